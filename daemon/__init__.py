@@ -1,0 +1,1 @@
+"""The daemon: HTTP, command line, environment, files, signals and wire formats."""

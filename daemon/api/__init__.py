@@ -1,0 +1,1 @@
+"""The facades: each translates one wire format to and from the engine's requests and outputs."""

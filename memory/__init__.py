@@ -1,0 +1,1 @@
+"""Memory: what the process uses, what it may use, and what a model or a prompt would add."""

@@ -1,0 +1,1 @@
+"""The registry: names, states, leases, and which models stay in memory."""
