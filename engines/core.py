@@ -1,0 +1,265 @@
+"""EngineCore: one loaded model behind an async face. The work happens in `EngineLoop`, on a lane of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import structlog
+
+from mlxd.engines.errors import (
+    ContextLengthExceeded,
+    EngineClosed,
+    EngineDead,
+    EngineQueueFull,
+    LoadError,
+    ModelOwnershipError,
+)
+from mlxd.engines.generation import Generation
+from mlxd.engines.lanes import Lane, LanePool
+from mlxd.engines.loop import (
+    Abort,
+    AbortAll,
+    Add,
+    Cancel,
+    Close,
+    Closed,
+    EngineLoop,
+    Inbox,
+    Loaded,
+    LoopEvent,
+    RoomMade,
+)
+from mlxd.engines.outbox import Outbox
+from mlxd.engines.scheduler import NO_MEMORY_LIMIT, PrefillMemory, StepResult
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import (
+    EngineConfig,
+    EngineStats,
+    LoadProgress,
+    ModelInfo,
+    PrefillEvictionRequest,
+    Request,
+    RequestStatus,
+)
+
+log = structlog.stdlib.get_logger(__name__)
+
+PrefillEvictionCallback = Callable[[PrefillEvictionRequest], Awaitable[None]]
+
+
+async def _no_eviction(_: PrefillEvictionRequest) -> None:
+    """Nothing to evict: the engine looks at the memory again and decides."""
+
+
+class EngineState(enum.StrEnum):
+    """The life of an engine, in order; DEAD is a READY engine that gave up."""
+
+    NEW = "new"
+    LOADING = "loading"
+    READY = "ready"
+    DEAD = "dead"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class EngineCore:
+    """One model on one lane. Every method is called on the event loop.
+
+    `prefill_eviction_callback` is awaited when a prompt needs more memory than there is; the memory is looked
+    at again afterwards. `on_dead` is called once if the engine gives up by itself.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        lanes: LanePool,
+        *,
+        memory: PrefillMemory = NO_MEMORY_LIMIT,
+        prefill_eviction_callback: PrefillEvictionCallback = _no_eviction,
+        on_dead: Callable[[EngineDead], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self.state = EngineState.NEW
+        self._lanes = lanes
+        self._lane: Lane | None = None
+        self._clock = clock
+        self._make_room = prefill_eviction_callback
+        self._on_dead = on_dead
+        self._on_progress: Callable[[LoadProgress], None] = lambda _: None
+        event_loop = asyncio.get_running_loop()
+        outbox: Outbox[LoopEvent] = Outbox(event_loop, self._receive)
+        self._inbox: Inbox = Inbox()
+        self._engine_loop = EngineLoop(config, self._inbox, outbox.post, memory, clock)
+        self._loaded: asyncio.Future[Loaded] = event_loop.create_future()
+        self._closed = asyncio.Event()
+        self._live: dict[str, Generation] = {}
+        self._evictions: set[asyncio.Task[None]] = set()
+
+    @property
+    def config(self) -> EngineConfig:
+        """The frozen limits that this engine was made with."""
+        return self._config
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is known of the loaded model. Raises EngineClosed before it is loaded."""
+        return self._ready().info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, for any thread. Raises EngineClosed before the model is loaded."""
+        return self._ready().tokenizer
+
+    async def load(self, on_progress: Callable[[LoadProgress], None] = lambda _: None) -> ModelInfo:
+        """Load the model on a lane. Raises LoadError, and ModelOwnershipError on a second call."""
+        if self.state is not EngineState.NEW:
+            raise ModelOwnershipError(f"engine of {self._config.name} was asked to load twice")
+        self.state = EngineState.LOADING
+        self._on_progress = on_progress
+        self._lane = self._lanes.acquire()
+        self._lane.run(self._engine_loop.run)
+        loaded = await asyncio.shield(self._loaded)
+        return loaded.info
+
+    def cancel_load(self) -> None:
+        """Ask a load in progress to stop at the next piece; `load` then raises LoadError."""
+        self._engine_loop.load_cancelled = True
+
+    def generate(self, request: Request) -> Generation:
+        """Admit a request and return its outputs, to be used in `async with`.
+
+        Raises EngineClosed, EngineDead, EngineQueueFull, ContextLengthExceeded or ModelOwnershipError (an id
+        that is in use) at once; what goes wrong later is raised to the reader.
+        """
+        self._check(request)
+        generation = Generation(request, self._leave)
+        self._live[request.id] = generation
+        self._inbox.put(Add(request, self._clock()))
+        return generation
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request on purpose; its reader gets what was generated. False when it is not here."""
+        if request_id not in self._live:
+            return False
+        self._inbox.put(Cancel(request_id))
+        return True
+
+    def abort_all(self, error: Exception) -> int:
+        """End every request with `error`; how many there were."""
+        count = len(self._live)
+        if count:
+            self._inbox.put(AbortAll(error))
+        return count
+
+    def stats(self) -> EngineStats:
+        """A snapshot that never waits for the lane."""
+        return replace(self._engine_loop.stats, heartbeat_age_s=self._engine_loop.heartbeat_age())
+
+    def requests(self) -> tuple[RequestStatus, ...]:
+        """The live requests, as of at most a moment ago."""
+        return self._engine_loop.statuses
+
+    async def close(self, error: Exception, timeout: float) -> bool:
+        """End what runs with `error`, drop the model and give the lane back, within `timeout` seconds.
+
+        False when the lane did not answer in time: it is abandoned with whatever it holds. Idempotent.
+        """
+        if self.state in (EngineState.NEW, EngineState.CLOSED):
+            self.state = EngineState.CLOSED
+            return True
+        self.state = EngineState.CLOSING
+        self.cancel_load()
+        self._inbox.put(Close(error))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._closed.wait()
+        except TimeoutError:
+            log.error("engine.close_timeout", model=self._config.name, timeout_s=timeout)
+            self._abandon(error)
+            return False
+        return True
+
+    def _check(self, request: Request) -> None:
+        self._ready()
+        if request.id in self._live:
+            raise ModelOwnershipError(f"request id {request.id} is in use")
+        config = self._config
+        waiting = len(self._live) - config.max_running
+        if waiting >= config.max_waiting:
+            raise EngineQueueFull(waiting, config.max_waiting)
+        wanted = request.sampling.max_tokens
+        if len(request.prompt) + (wanted or 1) > config.context_length:
+            raise ContextLengthExceeded(len(request.prompt), wanted or 1, config.context_length)
+
+    def _ready(self) -> Loaded:
+        if self.state is EngineState.DEAD:
+            raise EngineDead(f"the engine of {self._config.name} failed; the model must be loaded again")
+        if self.state is not EngineState.READY:
+            raise EngineClosed(f"model {self._config.name} is {self.state}")
+        return self._loaded.result()
+
+    def _leave(self, generation: Generation) -> None:
+        del self._live[generation.request.id]
+        if not generation.finished:
+            self._inbox.put(Abort(generation.request.id))
+
+    def _receive(self, event: LoopEvent) -> None:
+        match event:
+            case StepResult():
+                self._deliver(event)
+            case LoadProgress():
+                self._on_progress(event)
+            case Loaded():
+                if self.state is EngineState.LOADING:
+                    self.state = EngineState.READY
+                self._loaded.set_result(event)
+            case LoadError():
+                self._loaded.set_exception(event)
+                self._end()
+            case Closed():
+                self._end()
+
+    def _deliver(self, result: StepResult) -> None:
+        for request_id, item in result.deliveries:
+            generation = self._live.get(request_id)
+            if generation is not None:
+                generation.put(item)
+        if result.eviction is not None:
+            task = asyncio.create_task(self._evict(result.eviction))
+            self._evictions.add(task)
+            task.add_done_callback(self._evictions.discard)
+        if result.dead is not None and self.state is EngineState.READY:
+            self.state = EngineState.DEAD
+            self._fail_live(result.dead)
+            self._on_dead(result.dead)
+
+    async def _evict(self, request: PrefillEvictionRequest) -> None:
+        try:
+            await self._make_room(request)
+        finally:
+            self._inbox.put(RoomMade(request.request_id))
+
+    def _end(self) -> None:
+        if self._lane is not None:
+            self._lanes.release(self._lane)
+            self._lane = None
+        if self.state is not EngineState.DEAD:
+            self.state = EngineState.CLOSED
+        self._fail_live(EngineClosed(f"model {self._config.name} was unloaded"))
+        self._closed.set()
+
+    def _abandon(self, error: Exception) -> None:
+        if self._lane is not None:
+            self._lanes.abandon(self._lane)
+            self._lane = None
+        self.state = EngineState.CLOSED
+        self._fail_live(error)
+
+    def _fail_live(self, error: Exception) -> None:
+        for generation in self._live.values():
+            generation.put(error)

@@ -1,0 +1,39 @@
+"""The face that every kind of engine shows to the registry and the facades."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from mlxd.engines.generation import Generation
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, ModelInfo, Request, RequestStatus
+
+
+class Engine(Protocol):
+    """One model, loaded or about to be; see EngineCore for what each method promises."""
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    async def load(self, on_progress: Callable[[LoadProgress], None] = ...) -> ModelInfo: ...
+
+    def cancel_load(self) -> None: ...
+
+    def generate(self, request: Request) -> Generation: ...
+
+    def cancel(self, request_id: str) -> bool: ...
+
+    def abort_all(self, error: Exception) -> int: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def requests(self) -> tuple[RequestStatus, ...]: ...
+
+    async def close(self, error: Exception, timeout: float) -> bool: ...

@@ -1,0 +1,126 @@
+"""Engine errors, by whose fault it is and whether the engine goes on.
+
+EngineError
+├── RequestError               one request ends, the engine goes on
+│   ├── InvalidRequest         the caller's fault
+│   │   └── ContextLengthExceeded
+│   ├── EngineQueueFull        try again later
+│   ├── PrefillMemoryExceeded  this prompt never fits
+│   ├── RequestCancelled       somebody asked for it
+│   ├── FootprintExceeded      the memory guard aborted everything
+│   └── StepFailed             a step raised; the running rows were lost
+├── LoadError                  the model could not be loaded; carries a reason
+├── EngineClosed               the engine is closing or closed
+├── EngineDead                 the engine failed and must be loaded again
+└── ModelOwnershipError        a bug: a second engine for one model
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class EngineError(Exception):
+    """Base of all errors that leave an engine."""
+
+
+class RequestError(EngineError):
+    """One request ends; the engine and its other requests go on."""
+
+
+class InvalidRequest(RequestError):
+    """The caller's input is wrong; `param` names the field."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and `max_tokens` do not fit in the context; all three counted in tokens."""
+
+    def __init__(self, prompt_tokens: int, max_tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more, but the context "
+            f"holds {context_length}; shorten the prompt or lower max_tokens",
+            "messages",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.context_length = context_length
+
+
+class EngineQueueFull(RequestError):
+    """The engine already holds as many waiting requests as it may."""
+
+    def __init__(self, waiting: int, limit: int) -> None:
+        super().__init__(f"{waiting} requests already wait for this model (limit {limit}); retry later")
+        self.waiting = waiting
+        self.limit = limit
+
+
+class PrefillMemoryExceeded(RequestError):
+    """This prompt needs more memory than can ever be freed for it; bytes."""
+
+    def __init__(self, request_id: str, estimated_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the prompt needs about {estimated_bytes} bytes of memory but at most {limit_bytes} can be made "
+            "available; shorten the prompt or raise memory.ceiling"
+        )
+        self.request_id = request_id
+        self.estimated_bytes = estimated_bytes
+        self.limit_bytes = limit_bytes
+
+
+class RequestCancelled(RequestError):
+    """The request was cancelled before it generated anything worth keeping."""
+
+
+class FootprintExceeded(RequestError):
+    """All requests were aborted because the footprint passed the ceiling; bytes."""
+
+    def __init__(self, footprint_bytes: int, ceiling_bytes: int, limit: str) -> None:
+        super().__init__(
+            f"memory footprint {footprint_bytes} bytes passed the ceiling of {ceiling_bytes} ({limit}); "
+            "all requests were aborted; retry in a moment"
+        )
+        self.footprint_bytes = footprint_bytes
+        self.ceiling_bytes = ceiling_bytes
+        self.limit = limit
+
+
+class StepFailed(RequestError):
+    """A step raised while this request was running; the cause is chained."""
+
+
+class LoadFailure(enum.StrEnum):
+    """Why a load failed; the public `error.reason`."""
+
+    NOT_FOUND = "not_found"
+    BAD_FILES = "bad_files"
+    UNSUPPORTED = "unsupported"
+    OUT_OF_MEMORY = "out_of_memory"
+    STALLED = "stalled"
+    CRASHED = "crashed"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal"
+
+
+class LoadError(EngineError):
+    """The model could not be loaded; `reason` says which kind of failure it was."""
+
+    def __init__(self, reason: LoadFailure, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class EngineClosed(EngineError):
+    """The engine is closing or closed: its model is being unloaded."""
+
+
+class EngineDead(EngineError):
+    """The engine gave up after repeated failures; the model must be loaded again."""
+
+
+class ModelOwnershipError(EngineError):
+    """A model entry already has an engine; a second one is a bug in the caller."""

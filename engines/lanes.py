@@ -1,0 +1,98 @@
+"""Lanes: a small pool of long-lived threads, each with an MLX stream, lent to one engine at a time.
+
+A thread per load would leak operating-system threads and resident memory, so a lane outlives its engines.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from mlxd.engines.backend import Backend, BackendFactory
+
+# A job gets a callable rather than the backend: importing MLX can fail, and the job knows whom to tell.
+Job = Callable[[Callable[[], Backend]], None]
+
+
+class Lane:
+    """One thread and its MLX stream; jobs handed to it never overlap and must not raise."""
+
+    def __init__(self, name: str, factory: BackendFactory) -> None:
+        self._factory = factory
+        self._backend: Backend | None = None
+        self._scope = ExitStack()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def name(self) -> str:
+        return self._thread.name
+
+    def run(self, job: Job) -> None:
+        """Queue a job for this lane's thread."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Ask the thread to end after the jobs it has."""
+        self._jobs.put(None)
+
+    def join(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for the thread; True when it has ended."""
+        self._thread.join(max(0.0, timeout))
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        # Leaving the scope clears the thread's streams: without it the process may abort at exit.
+        with self._scope:
+            while (job := self._jobs.get()) is not None:
+                job(self._open)
+
+    def _open(self) -> Backend:
+        if self._backend is None:
+            backend = self._factory()
+            self._scope.enter_context(backend.lane_scope())
+            self._backend = backend
+        return self._backend
+
+
+class LanePool:
+    """Lends lanes, makes them when none is free, and ends them all. Used from the event loop's thread only."""
+
+    def __init__(self, factory: BackendFactory) -> None:
+        self._factory = factory
+        self._free: list[Lane] = []
+        self._lent: set[Lane] = set()
+        self._made = 0
+
+    def acquire(self) -> Lane:
+        """Lend a lane exclusively; the twin of `release`."""
+        lane = self._free.pop() if self._free else self._make()
+        self._lent.add(lane)
+        return lane
+
+    def release(self, lane: Lane) -> None:
+        """Take a lane back once its engine has dropped everything on it."""
+        self._lent.remove(lane)
+        self._free.append(lane)
+
+    def abandon(self, lane: Lane) -> None:
+        """Give up a lane whose engine missed its teardown deadline; it is never lent again."""
+        self._lent.remove(lane)
+        lane.stop()
+
+    def close(self, timeout: float) -> bool:
+        """End every lane within `timeout` seconds; False when one is still busy. Blocks."""
+        lanes = [*self._free, *self._lent]
+        for lane in lanes:
+            lane.stop()
+        deadline = time.monotonic() + timeout
+        ended = [lane.join(deadline - time.monotonic()) for lane in lanes]
+        return all(ended)
+
+    def _make(self) -> Lane:
+        self._made += 1
+        return Lane(f"lane-{self._made}", self._factory)

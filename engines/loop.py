@@ -1,0 +1,244 @@
+"""The engine's loop on its lane: load, then drain the inbox and step until told to close, then drop the model.
+
+Messages go in through the inbox, events come out through `post`, which is called on the lane.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from mlxd.engines.backend import Backend, ModelRunner
+from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.scheduler import PrefillMemory, Scheduler, StepResult
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, ModelInfo, Request, RequestStatus
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A new request; `arrived` is on the loop's clock."""
+
+    request: Request
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The reader of a request is gone."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A request is ended on purpose; its reader keeps what was generated."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortAll:
+    """Every request ends with this error."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class RoomMade:
+    """The answer to a PrefillEvictionRequest: look at the memory again."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Drop everything; requests that are left end with this error."""
+
+    error: Exception
+
+
+# Seconds between snapshots for status calls while the set of live requests stays the same.
+NOTE_INTERVAL = 0.1
+
+Message = Add | Abort | Cancel | AbortAll | RoomMade | Close
+Inbox = queue.SimpleQueue[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model is ready. The tokenizer may be used on any thread."""
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The model is gone and its memory was given back."""
+
+
+LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Closed
+
+
+class EngineLoop:
+    """Runs on a lane from load to drop. `stats`, `statuses` and `cancel_load` may be read from other threads."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        inbox: Inbox,
+        post: Callable[[LoopEvent], None],
+        memory: PrefillMemory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._inbox = inbox
+        self._post = post
+        self._memory = memory
+        self._clock = clock
+        self._busy_since: float | None = None
+        self._noted_live = (0, 0)
+        self._noted_at = float("-inf")
+        self.load_cancelled = False
+        self.stats = EngineStats()
+        self.statuses: tuple[RequestStatus, ...] = ()
+
+    def run(self, open_backend: Callable[[], Backend]) -> None:
+        """The lane's job. Its last event is exactly one of LoadError and Closed, and it never raises."""
+        backend: Backend | None = None
+        failure: LoadError | None = None
+        try:
+            backend = open_backend()
+            runner = backend.load(self._config, self._post, lambda: self.load_cancelled)
+        # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
+        except Exception as error:  # noqa: BLE001
+            failure = _load_error(error)
+        if failure is not None:
+            if backend is not None:
+                backend.reclaim()
+            self._post(failure)
+            return
+        assert backend is not None
+        self._post(Loaded(runner.info, runner.tokenizer))
+        self._serve(runner, backend)
+        runner.close()
+        del runner
+        backend.reclaim()
+        self._post(Closed())
+
+    def heartbeat_age(self) -> float:
+        """Seconds since the loop last came round; 0 while it has nothing to do."""
+        busy_since = self._busy_since
+        return 0.0 if busy_since is None else self._clock() - busy_since
+
+    def _serve(self, runner: ModelRunner, backend: Backend) -> None:
+        scheduler = Scheduler(runner, self._config, self._memory, backend.reclaim, self._clock)
+        try:
+            self._run(scheduler)
+        # A fault outside a step is ours; the engine ends with it, the lane and the daemon go on.
+        except Exception as error:
+            log.exception("engine.loop_failed", model=self._config.name)
+            dead = EngineDead(f"the engine loop failed: {type(error).__name__}: {error}")
+            self._publish(StepResult(dead=dead))
+        self._busy_since = None
+
+    def _run(self, scheduler: Scheduler) -> None:
+        while True:
+            closing = self._drain(scheduler)
+            if closing is not None:
+                self._publish(scheduler.abort_all(closing.error))
+                return
+            self._busy_since = self._clock()
+            result = scheduler.step()
+            self._note(scheduler)
+            self._publish(result)
+            if result.dead is not None:
+                return
+
+    def _drain(self, scheduler: Scheduler) -> Close | None:
+        """Apply what came in; block while there is nothing to step."""
+        while True:
+            message = self._next_message(idle=not scheduler.has_work)
+            if message is None:
+                return None
+            if isinstance(message, Close):
+                return message
+            was_idle = not scheduler.has_work
+            self._apply(scheduler, message)
+            if was_idle and isinstance(message, Add):
+                closing = self._gather_burst(scheduler)
+                if closing is not None:
+                    return closing
+
+    def _next_message(self, *, idle: bool) -> Message | None:
+        if idle:
+            self._busy_since = None
+            return self._inbox.get()
+        try:
+            return self._inbox.get_nowait()
+        except queue.Empty:
+            return None
+
+    def _gather_burst(self, scheduler: Scheduler) -> Close | None:
+        # Rows that start together prefill and decode as one aligned batch.
+        until = time.monotonic() + self._config.burst_window
+        while (left := until - time.monotonic()) > 0:
+            try:
+                message = self._inbox.get(timeout=left)
+            except queue.Empty:
+                return None
+            if isinstance(message, Close):
+                return message
+            self._apply(scheduler, message)
+        return None
+
+    def _apply(self, scheduler: Scheduler, message: Message) -> None:
+        match message:
+            case Add(request, arrived):
+                scheduler.add(request, arrived)
+            case Abort(request_id):
+                scheduler.abort(request_id)
+            case Cancel(request_id):
+                self._publish(scheduler.cancel(request_id))
+            case AbortAll(error):
+                self._publish(scheduler.abort_all(error))
+            case RoomMade(request_id):
+                scheduler.room_made(request_id)
+        self._note(scheduler)
+
+    def _publish(self, result: StepResult) -> None:
+        if result:
+            self._post(result)
+
+    def _note(self, scheduler: Scheduler) -> None:
+        now = self._clock()
+        live = (scheduler.running, scheduler.waiting)
+        if live == self._noted_live and now - self._noted_at < NOTE_INTERVAL:
+            return
+        self._noted_live, self._noted_at = live, now
+        # Replaced whole, so that readers on other threads never see half an update.
+        self.statuses = scheduler.statuses()
+        self.stats = EngineStats(
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            prompt_tokens=scheduler.prompt_tokens,
+            completion_tokens=scheduler.completion_tokens,
+            decode_tps=sum(status.decode_tps or 0.0 for status in self.statuses),
+            kv_bytes=scheduler.kv_bytes,
+        )
+
+
+def _load_error(error: Exception) -> LoadError:
+    """A fresh error without traceback or cause: their frames would keep the weights alive."""
+    if isinstance(error, LoadError):
+        return LoadError(error.reason, str(error))
+    if isinstance(error, MemoryError):
+        return LoadError(LoadFailure.OUT_OF_MEMORY, f"out of memory: {error}")
+    return LoadError(LoadFailure.INTERNAL, f"{type(error).__name__}: {error}")

@@ -1,0 +1,160 @@
+"""The nouns that cross an engine's boundary. Nothing here imports MLX."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one request is sampled. Validated at the edge: every value here is in range.
+
+    `temperature` 0 is greedy. `top_p` 1, `top_k` 0 and `min_p` 0 are off. `repetition_penalty` 1 is off and
+    counts the prompt; presence and frequency penalties count generated tokens only. `stop` holds decoded text.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate: `prompt` is its token ids, non-empty.
+
+    `continues_text` is for raw prompts: the answer goes on where the prompt stops, so its first space is kept.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    continues_text: bool = False
+
+
+class FinishReason(enum.StrEnum):
+    """Why a sequence ended. `STOP` is an end token or a stop string, `LENGTH` the token limit."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request. `completion_tokens` counts an end token, which has no text."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds, from the request's arrival at its engine; None until it happened."""
+
+    prefill_s: float | None = None
+    ttft_s: float | None = None
+    decode_tps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """New text since the last output of this request; the last one has a `finish_reason`.
+
+    `cancelled` marks the last output of a request that was cancelled on purpose and keeps what it generated.
+    """
+
+    text: str
+    usage: Usage
+    timing: Timing = Timing()
+    finish_reason: FinishReason | None = None
+    cancelled: bool = False
+
+
+class RequestState(enum.StrEnum):
+    """Where an admitted request is inside its engine."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStatus:
+    """A live request as the engine sees it; `waiting_for` is "slot" or "memory" while it waits."""
+
+    id: str
+    state: RequestState
+    age_s: float
+    usage: Usage
+    decode_tps: float | None = None
+    waiting_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEvictionRequest:
+    """The engine asks for room before a prefill: bytes it needs and bytes it has."""
+
+    request_id: str
+    needed_bytes: int
+    headroom_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Weight bytes evaluated so far, of all."""
+
+    bytes_done: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is known of a model once it is loaded: ids are below `vocab_size`; weights in bytes."""
+
+    vocab_size: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Frozen limits of one engine. Lengths in tokens, durations in seconds.
+
+    `burst_window` is how long an idle engine waits after an arrival, so that a burst starts as one batch.
+    `max_step_failures` consecutive failing steps end the engine.
+    """
+
+    name: str
+    path: Path
+    context_length: int
+    max_running: int = 32
+    max_waiting: int = 256
+    prefill_chunk: int = 2048
+    prefill_batch: int = 8
+    burst_window: float = 0.004
+    max_step_failures: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot that never waits for the engine thread."""
+
+    running: int = 0
+    waiting: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    decode_tps: float = 0.0
+    heartbeat_age_s: float = 0.0
+    kv_bytes: int = 0
