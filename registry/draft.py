@@ -1,0 +1,132 @@
+"""The next residency while the planner works it out: small moves, and the effects they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mlxd.registry import events as ev
+from mlxd.registry.errors import Failure, ModelLoadFailed, RegistryError
+from mlxd.registry.residency import Purpose, Residency, Resident, RoomWanted, Waiter
+from mlxd.registry.states import Move, State
+
+
+class Draft:
+    """A private copy of a Residency that is changed step by step; `state` is always whole."""
+
+    def __init__(self, state: Residency, now: float) -> None:
+        self._models = dict(state.models)
+        self.state = replace(state, models=self._models)
+        self.now = now
+        self.effects: list[ev.Effect] = []
+
+    def model(self, name: str) -> Resident:
+        return self._models[name]
+
+    def put(self, model: Resident) -> None:
+        self._models[model.name] = model
+
+    def move(self, name: str, what: Move, **changes: object) -> None:
+        """Move a model by the table. Raises IllegalMove."""
+        self.put(self._models[name].moved(what, **changes))
+
+    def is_current(self, name: str, generation: int, state: State) -> bool:
+        """Whether an event speaks of the present: an older generation changes nothing."""
+        model = self._models.get(name)
+        return model is not None and model.generation == generation and model.state is state
+
+    def emit(self, effect: ev.Effect) -> None:
+        self.effects.append(effect)
+
+    def decide(
+        self,
+        kind: str,
+        model: str | None,
+        reason: str,
+        *,
+        for_model: str | None = None,
+        for_request: str | None = None,
+        inputs: Mapping[str, object] | None = None,
+    ) -> None:
+        """Record a decision with what it was made of."""
+        self.emit(ev.Decide(kind, model, reason, for_model, for_request, inputs or {}))
+
+    # -- waiters -------------------------------------------------------------------------------------------
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        self.state = replace(self.state, waiters=(*self.state.waiters, waiter))
+
+    def drop_waiter(self, waiter_id: int) -> None:
+        self.state = replace(self.state, waiters=tuple(w for w in self.state.waiters if w.id != waiter_id))
+
+    def has_waiters(self, name: str) -> bool:
+        return any(waiter.model == name for waiter in self.state.waiters)
+
+    def oldest_blocked(self) -> Waiter | None:
+        """The oldest waiter whose model is neither resident nor on its way."""
+        blocked = (w for w in self.state.waiters if self._models[w.model].state is State.QUEUED)
+        return next(blocked, None)
+
+    def grant(self, waiter: Waiter) -> None:
+        """Hand the ready model to a waiter; the lease counts from here, before anything can be awaited."""
+        model = self._models[waiter.model]
+        leased = waiter.purpose is Purpose.LEASE
+        if leased:
+            self.put(replace(model, leases=model.leases + 1, last_used=self.now))
+        self.emit(ev.Grant(waiter.id, waiter.model, model.generation, leased))
+
+    def refuse(self, waiter: Waiter, error: RegistryError) -> None:
+        self.emit(ev.Refuse(waiter.id, error))
+
+    def refuse_all(self, name: str, error: RegistryError) -> None:
+        """Refuse every waiter of one model."""
+        for waiter in self.state.waiters:
+            if waiter.model == name:
+                self.drop_waiter(waiter.id)
+                self.refuse(waiter, error)
+
+    def queue_again(self, name: str) -> None:
+        """A model that just left memory is queued once more if somebody wants it."""
+        if self.has_waiters(name):
+            self.move(name, Move.WANT)
+
+    def forget_unwanted(self) -> None:
+        """Queued models whose waiters have all left are not queued any more."""
+        wanted = {waiter.model for waiter in self.state.waiters}
+        for model in list(self._models.values()):
+            if model.state is State.QUEUED and model.name not in wanted:
+                self.move(model.name, Move.FORGET)
+
+    def close(self, error: RegistryError) -> None:
+        """Admit nothing more and refuse everybody who waits."""
+        self.state = replace(self.state, closing=True)
+        for waiter in self.state.waiters:
+            self.drop_waiter(waiter.id)
+            self.refuse(waiter, error)
+
+    # -- failures and rooms --------------------------------------------------------------------------------
+
+    def backoff(self, attempts: int) -> float:
+        """Seconds until the next try after `attempts` earlier failures: doubling, bounded."""
+        policy = self.state.policy
+        return float(min(policy.retry_backoff * 2 ** min(attempts, 32), policy.max_backoff))
+
+    def load_failed(self, model: Resident) -> ModelLoadFailed:
+        """The error for a model in trouble; `retry_at` is on the planner's clock here."""
+        trouble = model.trouble
+        assert trouble is not None, "only a model in trouble has a load failure"
+        failure = Failure(trouble.reason, trouble.message, trouble.attempts, trouble.retry_at)
+        return ModelLoadFailed(model.name, failure, max(0.0, trouble.retry_at - self.now))
+
+    def want_room(self, room: RoomWanted) -> None:
+        self.state = replace(self.state, rooms=(*self.state.rooms, room))
+
+    def answer_rooms(self) -> None:
+        """Tell those whose victims are all gone."""
+        open_rooms = []
+        for room in self.state.rooms:
+            if any(self.is_current(name, generation, State.UNLOADING) for name, generation in room.victims):
+                open_rooms.append(room)
+            else:
+                self.emit(ev.RoomAnswered(room.id))
+        self.state = replace(self.state, rooms=tuple(open_rooms))

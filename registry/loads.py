@@ -1,0 +1,134 @@
+"""Loads and unloads as owned tasks; each reports back to the planner as one event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import structlog
+
+from mlxd.engines.engine import Engine
+from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.types import LoadProgress, ModelInfo
+from mlxd.registry import events as ev
+from mlxd.registry.entry import Entry
+from mlxd.registry.spec import ModelSpec
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+class EngineFactory(Protocol):
+    """Makes an engine that is not loaded yet."""
+
+    def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> Engine: ...
+
+
+class Loads:
+    """Runs an entry's engine into and out of memory. Seconds for all times."""
+
+    def __init__(
+        self,
+        factory: EngineFactory,
+        post: Callable[[ev.Event], None],
+        clock: Callable[[], float],
+        *,
+        stall_timeout: float | None,
+        unload_timeout: float,
+    ) -> None:
+        self._factory = factory
+        self._post = post
+        self._clock = clock
+        self._stall_timeout = stall_timeout
+        self._unload_timeout = unload_timeout
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.abandoned = 0
+
+    def start_load(self, entry: Entry, generation: int) -> None:
+        self.own(self._load(entry, generation))
+
+    def start_unload(self, entry: Entry, generation: int, error: Exception) -> None:
+        self.own(self._unload(entry, generation, error))
+
+    def cancel(self, entry: Entry) -> None:
+        """Ask a load to stop at its next piece."""
+        if entry.engine is not None:
+            entry.engine.cancel_load()
+
+    def own(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task that `join` waits for."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def join(self, timeout: float) -> bool:
+        """Wait until every load and unload has ended; those left after `timeout` are cancelled, and it is False."""
+        until = self._clock() + timeout
+        while self._tasks and (left := until - self._clock()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
+        for task in self._tasks:
+            task.cancel()
+        return not self._tasks
+
+    async def _load(self, entry: Entry, generation: int) -> None:
+        name = entry.spec.name
+        failure: LoadError | None = None
+        try:
+            engine = self._factory(entry.spec, lambda dead: self._post(ev.EngineDied(name, generation, str(dead))))
+            entry.own(engine, self._clock())
+            info = await self._load_or_stall(engine, entry)
+        except LoadError as error:
+            failure = error
+        # An engine that breaks in an unforeseen way is one failed load, not the end of the registry.
+        except Exception as error:
+            log.exception("model.load_broke", model=name)
+            failure = LoadError(LoadFailure.INTERNAL, f"{type(error).__name__}: {error}")
+        if failure is not None:
+            self._load_failed(entry, generation, failure)
+            return
+        entry.loaded(info, self._clock())
+        log.info("model.loaded", model=name, seconds=entry.load_seconds, bytes=entry.weight_bytes)
+        self._post(ev.LoadDone(name, generation))
+
+    def _load_failed(self, entry: Entry, generation: int, failure: LoadError) -> None:
+        name = entry.spec.name
+        entry.disown()
+        cancelled = failure.reason is LoadFailure.CANCELLED
+        log.warning("model.load_failed", model=name, reason=failure.reason, message=str(failure))
+        self._post(ev.LoadBroke(name, generation, failure.reason, str(failure), cancelled=cancelled))
+
+    async def _load_or_stall(self, engine: Engine, entry: Entry) -> ModelInfo:
+        loop = asyncio.get_running_loop()
+        stall = self._stall_timeout
+        try:
+            async with asyncio.timeout(stall) as patience:
+
+                def advance(progress: LoadProgress) -> None:
+                    entry.advance(progress, self._clock())
+                    if stall is not None:
+                        patience.reschedule(loop.time() + stall)
+
+                return await engine.load(advance)
+        except TimeoutError:
+            stalled = LoadError(LoadFailure.STALLED, f"no bytes were read for {stall:g} s")
+            await self._close(engine, stalled)
+            raise stalled from None
+
+    async def _unload(self, entry: Entry, generation: int, error: Exception) -> None:
+        name = entry.spec.name
+        assert entry.engine is not None, "a resident model has an engine"
+        held = entry.held_bytes
+        clean = await self._close(entry.engine, error)
+        entry.disown(held if clean else 0)
+        log.info("model.unloaded", model=name, freed_bytes=entry.last_freed, clean=clean)
+        self._post(ev.UnloadDone(name, generation, clean=clean))
+
+    async def _close(self, engine: Engine, error: Exception) -> bool:
+        try:
+            clean = await engine.close(error, self._unload_timeout)
+        # As with a load: an engine that breaks while it closes is lost, the registry goes on.
+        except Exception:
+            log.exception("model.close_broke", model=engine.config.name)
+            clean = False
+        self.abandoned += not clean
+        return clean

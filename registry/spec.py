@@ -1,0 +1,36 @@
+"""What configuration and disk say about one model, before it is loaded."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class ModelKind(enum.StrEnum):
+    """What a model takes in and gives out."""
+
+    TEXT = "text"
+    VISION = "vision"
+    EMBEDDING = "embedding"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One known model. Bytes and tokens; 0 means unknown.
+
+    `ttl` is seconds of idleness until unload, None for never. `problem` says why the folder cannot be served
+    as it is (no weights, a corrupt header); the model is still listed and fails with it when asked for.
+    """
+
+    name: str
+    path: Path
+    kind: ModelKind = ModelKind.TEXT
+    aliases: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    pinned: bool = False
+    ttl: float | None = None
+    weight_bytes: int = 0
+    kv_bytes_per_token: int = 0
+    context_length: int = 0
+    problem: str | None = None

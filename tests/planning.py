@@ -1,0 +1,82 @@
+"""A small world to drive the planner in: it does what the effects say, on a clock of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlxd.registry import events as ev
+from mlxd.registry.planner import plan
+from mlxd.registry.residency import MemoryReading, Policy, Purpose, Residency, Resident, Waiter
+from mlxd.registry.states import State
+
+
+def world(*models: Resident, limit: int = 100, policy: Policy | None = None) -> World:
+    residency = Residency(
+        policy or Policy(), MemoryReading(limit, "memory.ceiling", 0, 0), {model.name: model for model in models}
+    )
+    return World(residency)
+
+
+@dataclass
+class World:
+    state: Residency
+    now: float = 1000.0
+    effects: list[ev.Effect] = field(default_factory=list)
+    waiter_ids: int = 0
+
+    def send(self, event: ev.Event) -> list[ev.Effect]:
+        self.state, effects = plan(self.state, event, self.now)
+        self.effects += effects
+        return effects
+
+    def want(self, model: str, purpose: Purpose = Purpose.LEASE, bound: float | None = 120.0) -> int:
+        self.waiter_ids += 1
+        deadline = None if bound is None else self.now + bound
+        self.send(ev.Wanted(Waiter(self.waiter_ids, model, self.now, purpose, deadline, f"r{self.waiter_ids}")))
+        return self.waiter_ids
+
+    def loaded(self, model: str) -> list[ev.Effect]:
+        return self.send(ev.LoadDone(model, self.generation(model)))
+
+    def unloaded(self, model: str, *, clean: bool = True) -> list[ev.Effect]:
+        return self.send(ev.UnloadDone(model, self.generation(model), clean=clean))
+
+    def released(self, model: str) -> list[ev.Effect]:
+        return self.send(ev.Released(model, self.generation(model)))
+
+    def make_ready(self, model: str, leases: int = 0) -> None:
+        """Load a model as requests would, and keep so many leases on it."""
+        for _ in range(max(1, leases)):
+            self.want(model)
+        if self.model(model).state is State.LOADING:
+            self.loaded(model)
+        assert self.model(model).state is State.READY
+        if not leases:
+            self.released(model)
+
+    def pass_time(self, seconds: float) -> list[ev.Effect]:
+        self.now += seconds
+        return self.send(ev.Tick())
+
+    def model(self, name: str) -> Resident:
+        return self.state.models[name]
+
+    def generation(self, name: str) -> int:
+        return self.model(name).generation
+
+    def states(self) -> dict[str, str]:
+        return {name: str(model.state) for name, model in self.state.models.items()}
+
+    def of(self, kind: type[ev.Effect]) -> list[ev.Effect]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def granted(self) -> set[int]:
+        return {effect.waiter_id for effect in self.effects if isinstance(effect, ev.Grant)}
+
+    def refused(self, waiter_id: int) -> Exception | None:
+        refusals = [e for e in self.effects if isinstance(e, ev.Refuse) and e.waiter_id == waiter_id]
+        assert len(refusals) <= 1, "a waiter is refused once"
+        return refusals[0].error if refusals else None
+
+    def decided(self, kind: str) -> list[ev.Decide]:
+        return [effect for effect in self.effects if isinstance(effect, ev.Decide) and effect.kind == kind]
