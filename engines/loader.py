@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,28 @@ def load_text_model(
 
 
 def _build(path: Path) -> tuple[Any, dict[str, Any]]:
+    if not path.is_dir():
+        raise LoadError(LoadFailure.NOT_FOUND, f"there is no model folder {path}")
+    _check_config(path)
     # Lazy: the files' headers are read here, their bytes by the evaluation of each piece.
     try:
         model, config = load_model(path, lazy=True)
-    except FileNotFoundError as error:
-        reason = LoadFailure.BAD_FILES if path.is_dir() else LoadFailure.NOT_FOUND
-        raise LoadError(reason, str(error)) from error
-    except (JSONDecodeError, KeyError, TypeError, RuntimeError, UnicodeDecodeError) as error:
+    except (FileNotFoundError, KeyError, TypeError, RuntimeError, UnicodeDecodeError) as error:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: {_describe(error)}") from error
     except ValueError as error:
         reason = LoadFailure.UNSUPPORTED if "not supported" in str(error) else LoadFailure.BAD_FILES
         raise LoadError(reason, f"{path.name}: {error}") from error
     return model, config
+
+
+def _check_config(path: Path) -> None:
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json: {_describe(error)}") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json has no model_type")
 
 
 def _pieces(arrays: list[mx.array]) -> Iterator[list[mx.array]]:

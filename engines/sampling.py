@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -21,6 +20,9 @@ from mlxd.engines.types import SamplingParams
 
 Sampler = Callable[[mx.array], mx.array]
 LogitsProcessor = Callable[[mx.array, mx.array], mx.array]
+
+# MLX slices take 32-bit integers.
+WHOLE_CONTEXT = 2**31 - 1
 
 
 def row_sampler(params: SamplingParams, vocab_size: int) -> Sampler:
@@ -66,17 +68,16 @@ class SeededSampler:
 
 def row_processors(params: SamplingParams, prompt_tokens: int) -> list[LogitsProcessor]:
     """The logits processors of one row, in mlx-lm's order; the repetition penalty reads the prompt too."""
-    whole_context = sys.maxsize
     processors: list[LogitsProcessor] = make_logits_processors(
         dict(params.logit_bias) or None,
         repetition_penalty=params.repetition_penalty if params.repetition_penalty != 1 else None,
-        repetition_context_size=whole_context,
+        repetition_context_size=WHOLE_CONTEXT,
     )
     generated = make_logits_processors(
         presence_penalty=params.presence_penalty,
-        presence_context_size=whole_context,
+        presence_context_size=WHOLE_CONTEXT,
         frequency_penalty=params.frequency_penalty,
-        frequency_context_size=whole_context,
+        frequency_context_size=WHOLE_CONTEXT,
     )
     return processors + [_after_prompt(processor, prompt_tokens) for processor in generated]
 

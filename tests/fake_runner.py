@@ -1,0 +1,68 @@
+"""A programmable ModelRunner: it recites, and fails or holds where it is told to. No MLX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mlxd.engines.backend import RunnerStep, TokenEvent
+from mlxd.engines.types import ModelInfo, Request
+
+
+class FakeText:
+    """Token n is the text "n "."""
+
+    stopped = False
+
+    def push(self, token: int) -> str:
+        return f"{token} "
+
+    def finish(self) -> str:
+        return ""
+
+
+@dataclass
+class FakeRunner:
+    """Every row decodes 0, 1, 2, … one token a step. `fail` is called before a step and may raise."""
+
+    fail: Callable[[], None] = lambda: None
+    fail_insert: Callable[[Request], None] = lambda _: None
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    next_uid: int = 0
+    rebuilds: int = 0
+    closed: bool = False
+    info: ModelInfo = field(default_factory=lambda: ModelInfo(100, 1000))
+    tokenizer: object = None
+    kv_bytes: int = 0
+
+    def insert(self, request: Request, max_tokens: int) -> int:
+        self.fail_insert(request)
+        self.next_uid += 1
+        self.rows[self.next_uid] = [0, max_tokens]
+        return self.next_uid
+
+    def text_stream(self, request: Request) -> FakeText:
+        return FakeText()
+
+    def remove(self, uids: Iterable[int]) -> None:
+        for uid in uids:
+            self.rows.pop(uid, None)
+
+    def step(self) -> RunnerStep:
+        self.fail()
+        tokens = []
+        for uid, row in list(self.rows.items()):
+            token, limit = row
+            last = token + 1 >= limit
+            tokens.append(TokenEvent(uid, token, is_last=last))
+            row[0] += 1
+            if last:
+                del self.rows[uid]
+        return RunnerStep(tokens=tuple(tokens))
+
+    def rebuild(self) -> None:
+        self.rebuilds += 1
+        self.rows.clear()
+
+    def close(self) -> None:
+        self.closed = True

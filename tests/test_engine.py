@@ -1,0 +1,323 @@
+"""A real engine: batching, streaming, stops, aborts, teardown."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from engine_harness import GREEDY, answer, chat, collect, engine_on, lane_pool, until_idle, until_live
+
+from mlxd.engines.core import EngineCore
+from mlxd.engines.errors import (
+    ContextLengthExceeded,
+    EngineClosed,
+    EngineQueueFull,
+    FootprintExceeded,
+    LoadError,
+    LoadFailure,
+    ModelOwnershipError,
+)
+from mlxd.engines.types import EngineConfig, FinishReason, SamplingParams
+
+PROMPTS = [f"question {number} " * (1 + 3 * number) for number in range(8)]
+
+
+@pytest.fixture
+async def lanes():
+    async with lane_pool() as pool:
+        yield pool
+
+
+@pytest.fixture
+async def engine(tiny_model, lanes):
+    async with engine_on(tiny_model, lanes) as engine:
+        yield engine
+
+
+async def test_eight_greedy_requests_together_give_what_each_gives_alone(engine):
+    alone = [await answer(engine, prompt) for prompt in PROMPTS]
+    together = await asyncio.gather(*[answer(engine, prompt) for prompt in PROMPTS])
+    assert together == alone
+    assert len(set(alone)) == len(alone)
+
+
+async def test_staggered_requests_give_what_each_gives_alone(engine):
+    alone = [await answer(engine, prompt) for prompt in PROMPTS[:4]]
+    requests = [chat(engine, prompt) for prompt in PROMPTS[:4]]
+    async with engine.generate(requests[0]) as first:
+        text = (await anext(first)).text  # the first decodes when the others come
+        others = asyncio.gather(*[collect(engine, request) for request in requests[1:]])
+        text += "".join([output.text async for output in first])
+        rest = ["".join(output.text for output in outputs) for outputs in await others]
+    assert [text, *rest] == alone
+
+
+async def test_the_engine_gives_the_tokens_that_mlx_lm_gives(engine, tiny_model):
+    from mlx_lm import load, stream_generate
+
+    request = chat(engine, "the same question")
+    ours = "".join(output.text for output in await collect(engine, request))
+
+    def raw() -> str:
+        model, tokenizer = load(str(tiny_model))
+        pieces = stream_generate(model, tokenizer, list(request.prompt), max_tokens=GREEDY.max_tokens)
+        return "".join(piece.text for piece in pieces)
+
+    assert ours == await asyncio.to_thread(raw)
+
+
+async def test_two_engines_on_two_lanes_do_not_disturb_each_other(engine, other_tiny_model, lanes):
+    async with engine_on(other_tiny_model, lanes) as other:
+        alone = await answer(engine, "hello"), await answer(other, "hello")
+        together = await asyncio.gather(answer(engine, "hello"), answer(other, "hello"))
+    assert tuple(together) == alone
+    assert alone[0] != alone[1]
+
+
+async def test_the_last_output_has_reason_usage_and_timing(engine):
+    request = chat(engine, "count")
+    last = (await collect(engine, request))[-1]
+    assert last.finish_reason is FinishReason.LENGTH
+    assert last.usage.prompt_tokens == len(request.prompt)
+    assert last.usage.completion_tokens == GREEDY.max_tokens
+    assert last.timing.ttft_s > 0
+    assert last.timing.decode_tps > 0
+
+
+async def test_a_seed_gives_the_same_text_whoever_else_is_served(engine):
+    seeded = SamplingParams(max_tokens=24, temperature=1.0, top_p=0.95, top_k=50, seed=7)
+    alone = await answer(engine, "dice", seeded)
+    others = [answer(engine, f"noise {i}", SamplingParams(max_tokens=30, temperature=1.0)) for i in range(3)]
+    together = (await asyncio.gather(answer(engine, "dice", seeded), *others))[0]
+    other_seed = await answer(engine, "dice", replace(seeded, seed=8))
+    assert together == alone
+    assert other_seed != alone
+
+
+async def test_unseeded_sampling_differs_from_run_to_run(engine):
+    hot = SamplingParams(max_tokens=24, temperature=1.5)
+    assert len({await answer(engine, "dice", hot) for _ in range(3)}) > 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1.0, "top_p": 0.000001},
+        {"temperature": 1.0, "min_p": 1.0},
+        {"temperature": 1.0, "top_k": 1, "seed": 3},
+        {"temperature": 1.0, "top_p": 0.000001, "seed": 3},
+        {"temperature": 1.0, "min_p": 1.0, "seed": 3},
+        {"temperature": 0.0, "top_k": 10**6},
+    ],
+)
+async def test_sampling_that_leaves_one_choice_is_greedy(engine, changed):
+    assert await answer(engine, "choose", replace(GREEDY, **changed)) == await answer(engine, "choose")
+
+
+async def test_a_logit_bias_forces_and_forbids_tokens(engine):
+    request = chat(engine, "bias")
+    forced = replace(request, id="forced", sampling=replace(GREEDY, logit_bias={77: 100.0}))
+    outputs = await collect(engine, forced)
+    expected = engine.tokenizer.detokenizer()
+    for _ in range(GREEDY.max_tokens):
+        expected.add_token(77)
+    expected.finalize()
+    assert "".join(output.text for output in outputs) == expected.last_segment
+
+
+@pytest.mark.parametrize("penalty", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+async def test_a_penalty_applies_to_its_own_row_only(engine, penalty):
+    plain = replace(GREEDY, max_tokens=12, logit_bias=dict.fromkeys(range(77, 90), 100.0))
+    punished = replace(plain, **{penalty: 1.8})
+    alone = await answer(engine, "again", plain)
+    together = await asyncio.gather(answer(engine, "again", plain), answer(engine, "again", punished))
+    assert together[0] == alone
+    assert len(set(together[1])) > len(set(together[0]))
+
+
+async def test_presence_and_frequency_penalties_do_not_count_the_prompt(engine):
+    request = chat(engine, "again")
+    token = request.prompt[4]
+    sampling = replace(GREEDY, max_tokens=1, logit_bias={token: 50.0})
+    plain = await collect(engine, replace(request, id="plain", sampling=sampling))
+    punished = await collect(
+        engine, replace(request, id="punished", sampling=replace(sampling, presence_penalty=2.0, frequency_penalty=2.0))
+    )
+    assert plain[-1].text == punished[-1].text
+
+
+async def test_a_stop_string_ends_the_request_and_is_never_shown(engine):
+    whole = await answer(engine, "long story")
+    stop = whole[9:13]
+    outputs = await collect(engine, chat(engine, "long story", replace(GREEDY, stop=(stop,))))
+    assert "".join(output.text for output in outputs) == whole[: whole.index(stop)]
+    assert outputs[-1].finish_reason is FinishReason.STOP
+    assert outputs[-1].usage.completion_tokens < GREEDY.max_tokens
+    await until_idle(engine)
+
+
+async def test_text_that_only_began_like_a_stop_string_is_shown_at_the_end(engine):
+    whole = await answer(engine, "long story")
+    never = whole[-2:] + "\x00never"
+    assert await answer(engine, "long story", replace(GREEDY, stop=(never,))) == whole
+
+
+async def test_leaving_the_loop_frees_the_slot(engine):
+    for _ in range(5):
+        async with engine.generate(chat(engine, "leave", replace(GREEDY, max_tokens=1000))) as outputs:
+            async for _ in outputs:
+                break
+    await until_idle(engine)
+    assert engine.requests() == ()
+    assert await answer(engine, "next")
+
+
+async def test_a_reader_cancelled_before_the_first_token_frees_the_slot(engine):
+    request = chat(engine, "word " * 600, replace(GREEDY, max_tokens=500))
+    reader = asyncio.create_task(collect(engine, request))
+    await until_live(engine, 1)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    await until_idle(engine)
+
+
+async def test_a_cancelled_request_keeps_what_it_generated(engine):
+    request = chat(engine, "cancel me", replace(GREEDY, max_tokens=1500))
+    async with engine.generate(request) as outputs:
+        text = (await anext(outputs)).text
+        assert engine.cancel(request.id)
+        async for output in outputs:
+            text += output.text
+    assert output.cancelled
+    assert output.finish_reason is FinishReason.STOP
+    assert text
+    assert output.usage.completion_tokens < 1500
+    assert not engine.cancel(request.id)
+
+
+async def test_abort_all_ends_every_request_with_the_error_and_the_engine_goes_on(engine):
+    error = FootprintExceeded(11, 10, "memory.ceiling")
+    requests = [chat(engine, f"q{i}", replace(GREEDY, max_tokens=1000)) for i in range(5)]
+    readers = [asyncio.create_task(collect(engine, request)) for request in requests]
+    await until_live(engine, 5)
+    assert engine.abort_all(error) == 5
+    results = await asyncio.gather(*readers, return_exceptions=True)
+    assert results == [error] * 5
+    await until_idle(engine)
+    assert await answer(engine, "after")
+
+
+async def test_a_prompt_over_the_context_is_refused_before_the_engine(tiny_model, lanes):
+    async with engine_on(tiny_model, lanes, context_length=32) as engine:
+        with pytest.raises(ContextLengthExceeded) as refused:
+            engine.generate(chat(engine, "word " * 40, replace(GREEDY, max_tokens=None)))
+        assert refused.value.context_length == 32
+        with pytest.raises(ContextLengthExceeded):
+            engine.generate(chat(engine, "hi", replace(GREEDY, max_tokens=32)))
+        outputs = await collect(engine, chat(engine, "hi", replace(GREEDY, max_tokens=None)))
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
+    assert outputs[-1].usage.prompt_tokens + outputs[-1].usage.completion_tokens == 32
+
+
+async def test_a_full_engine_queue_refuses(tiny_model, lanes):
+    async with engine_on(tiny_model, lanes, max_running=1, max_waiting=1) as engine:
+        requests = [chat(engine, "q", replace(GREEDY, max_tokens=1000)) for _ in range(3)]
+        async with engine.generate(requests[0]), engine.generate(requests[1]):
+            with pytest.raises(EngineQueueFull):
+                engine.generate(requests[2])
+
+
+async def test_more_requests_than_slots_are_all_served(tiny_model, lanes):
+    async with engine_on(tiny_model, lanes, max_running=3) as engine:
+        alone = [await answer(engine, prompt) for prompt in PROMPTS]
+        assert await asyncio.gather(*[answer(engine, prompt) for prompt in PROMPTS]) == alone
+
+
+async def test_closing_ends_running_requests_with_the_given_error(tiny_model, lanes):
+    engine = EngineCore(EngineConfig("tiny", tiny_model, 2048), lanes)
+    await engine.load()
+    reader = asyncio.create_task(collect(engine, chat(engine, "q", replace(GREEDY, max_tokens=1500))))
+    await until_live(engine, 1)
+    error = EngineClosed("unloaded")
+    assert await engine.close(error, 20)
+    assert (await asyncio.gather(reader, return_exceptions=True))[0] is error
+    assert await engine.close(error, 20)
+    with pytest.raises(EngineClosed):
+        engine.generate(chat_request_after_close())
+
+
+def chat_request_after_close():
+    from mlxd.engines.types import Request
+
+    return Request("late", (1, 2, 3), GREEDY)
+
+
+async def test_memory_comes_back_when_the_engine_closes(tiny_model, lanes):
+    import mlx.core as mx
+
+    async def cycle() -> int:
+        async with engine_on(tiny_model, lanes) as engine:
+            await answer(engine, "hello")
+        return mx.get_active_memory()
+
+    first = await cycle()
+    assert [await cycle() for _ in range(5)] == [first] * 5
+
+
+async def test_one_lane_serves_one_engine_after_another(tiny_model, other_tiny_model, lanes):
+    names = []
+    for path in (tiny_model, other_tiny_model, tiny_model):
+        async with engine_on(path, lanes) as engine:
+            names.append(engine._lane.name)
+            await answer(engine, "hello")
+    assert len(set(names)) == 1
+
+
+async def test_a_second_load_of_one_engine_is_refused(engine):
+    with pytest.raises(ModelOwnershipError):
+        await engine.load()
+
+
+@pytest.mark.parametrize("spoil", ["weights", "config", "type", "tokenizer", "header", "truncated", "gone"])
+async def test_a_folder_that_cannot_be_loaded_says_why_and_gives_the_lane_back(spoil, models_dir, tiny_model, lanes):
+    folder = models_dir({"m": tiny_model}) / "m"
+    reason, word = _spoil(folder, spoil)
+    engine = EngineCore(EngineConfig("m", folder, 2048), lanes)
+    with pytest.raises(LoadError) as failed:
+        await engine.load()
+    assert failed.value.reason is reason
+    assert word in str(failed.value)
+    assert await engine.close(EngineClosed(""), 5)
+    async with engine_on(tiny_model, lanes) as healthy:
+        assert await answer(healthy, "still here")
+
+
+def _spoil(folder, how):
+    import json
+    import shutil
+
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    match how:
+        case "weights":
+            weights.unlink()
+            return LoadFailure.BAD_FILES, "safetensors"
+        case "config":
+            config.write_text("{not json")
+            return LoadFailure.BAD_FILES, "config.json"
+        case "type":
+            config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "quantum9"}))
+            return LoadFailure.UNSUPPORTED, "quantum9"
+        case "tokenizer":
+            (folder / "tokenizer.json").write_text("[]")
+            return LoadFailure.BAD_FILES, "tokenizer"
+        case "header":
+            weights.write_bytes(b"\xff" * 64)
+            return LoadFailure.BAD_FILES, "m"
+        case "truncated":
+            weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+            return LoadFailure.BAD_FILES, "m"
+        case "gone":
+            shutil.rmtree(folder)
+            return LoadFailure.NOT_FOUND, str(folder)
+    raise AssertionError(how)
