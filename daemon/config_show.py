@@ -1,0 +1,65 @@
+"""Settings as people and clients see them: in the form of the file, without secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from mlxd.daemon.config_errors import KeyPath, dotted
+from mlxd.daemon.config_rules import Rule
+from mlxd.daemon.config_schema import MODEL_RULES, OVERRIDE_RULES, SAMPLING_RULES, SECTIONS
+from mlxd.daemon.settings import LoadedConfig, ModelSettings, PresetSettings, SamplingSettings, Settings
+
+
+def to_public(settings: Settings) -> dict[str, Any]:
+    """All settings as JSON data in the form of the file, so that they could be read again; no secrets."""
+    sections = {name: _written(getattr(settings, name), table.rules) for name, table in SECTIONS.items()}
+    return sections | {"model": [_model(entry) for entry in settings.model]}
+
+
+def describe(loaded: LoadedConfig) -> list[tuple[str, str, str]]:
+    """Every dotted key with its value in TOML and where it came from, in the order of the file."""
+    return [
+        (key, json.dumps(value, ensure_ascii=False), loaded.origins.get(key, "default"))
+        for key, value in leaves(to_public(loaded.settings))
+    ]
+
+
+def leaves(value: object, at: KeyPath = ()) -> Iterator[tuple[str, Any]]:
+    """The dotted keys of nested tables with their values; models go by name, other array elements by index."""
+    if isinstance(value, dict):
+        for key, element in value.items():
+            yield from leaves(element, (*at, key))
+    elif isinstance(value, list) and value and all(isinstance(element, dict) for element in value):
+        for index, element in enumerate(value):
+            name = element.get("name") if at == ("model",) else None
+            yield from leaves(element, (*at, name if isinstance(name, str) and name else index))
+    elif at != ("model",):
+        yield dotted(at), value
+
+
+def _written(table: Struct, rules: Mapping[str, Rule]) -> dict[str, Any]:
+    return {key: rule.write(getattr(table, key)) for key, rule in rules.items()}
+
+
+def _model(entry: ModelSettings) -> dict[str, Any]:
+    public = {key: value for key, value in _written(entry, MODEL_RULES).items() if value not in ("", None)}
+    if entry.engine:
+        public["engine"] = {key: OVERRIDE_RULES[key].write(value) for key, value in entry.engine.items()}
+    if sampling := _sampling(entry.sampling):
+        public["sampling"] = sampling
+    if entry.presets:
+        public["presets"] = [_preset(preset) for preset in entry.presets]
+    return public
+
+
+def _preset(preset: PresetSettings) -> dict[str, Any]:
+    tables = {"sampling": _sampling(preset.sampling), "template": dict(preset.template)}
+    return {"name": preset.name} | {key: table for key, table in tables.items() if table}
+
+
+def _sampling(sampling: SamplingSettings) -> dict[str, Any]:
+    return {key: SAMPLING_RULES[key].write(value) for key, value in sampling.given().items()}

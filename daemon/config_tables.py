@@ -1,0 +1,169 @@
+"""Reads the tables of a configuration by their rules, and notes every problem on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from mlxd.daemon.config_errors import KeyPath, Report, shown
+from mlxd.daemon.config_rules import Base, Rule, Unexpected
+from mlxd.daemon.config_schema import (
+    MODEL_RULES,
+    MODEL_TABLES,
+    OVERRIDE_RULES,
+    PRESET_RULES,
+    PRESET_TABLES,
+    SAMPLING_RULES,
+    WHOLE_DAEMON,
+)
+from mlxd.daemon.settings import PresetSettings, SamplingSettings
+
+_MODEL_ELSEWHERE = [f"engine.{key}" for key in OVERRIDE_RULES] + [f"sampling.{key}" for key in SAMPLING_RULES]
+# the parameters of apply_chat_template, whose keyword arguments go on to the template
+_TEMPLATE_TAKEN = frozenset(
+    {
+        *("conversation", "messages", "tools", "chat_template", "tokenize", "tokenizer_kwargs"),
+        *("add_generation_prompt", "continue_final_message", "padding", "truncation", "max_length"),
+        *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
+    }
+)
+
+
+class TableReader:
+    """Reads tables of one source; `base` is what its relative paths are relative to."""
+
+    def __init__(self, report: Report, base: Base) -> None:
+        self._report = report
+        self._base = base
+
+    def keys(
+        self,
+        raw: object,
+        at: KeyPath,
+        rules: Mapping[str, Rule],
+        tables: Collection[str] = (),
+        elsewhere: Collection[str] = (),
+    ) -> dict[str, Any]:
+        """The valid values among those that have a rule; `tables` are keys that somebody else reads."""
+        values: dict[str, Any] = {}
+        for key, value in self._table(raw, at).items():
+            if key in rules:
+                values |= self._value(key, value, at, rules[key])
+            elif key not in tables:
+                self._report.unknown((*at, key), {*rules, *tables}, elsewhere)
+        return values
+
+    def _value(self, key: str, value: object, at: KeyPath, rule: Rule) -> dict[str, Any]:
+        try:
+            return {key: rule.read(value, self._base)}
+        except Unexpected as error:
+            culprit = value if error.culprit is None else error.culprit
+            self._report.add((*at, key), f"{error}, got {shown(culprit)}")
+            return {}
+
+    def models(self, raw: object) -> list[dict[str, Any]]:
+        """The values of each `[[model]]` entry, as far as they are valid."""
+        at: KeyPath = ("model",)
+        entries = list(self._entries(raw, at, "expected [[model]] entries"))
+        for path, entry in entries:
+            name = entry.get("name") if isinstance(entry, dict) else None
+            if isinstance(name, str) and name:
+                self._report.rename(path, name)
+        return [self._model(entry, path) for path, entry in entries]
+
+    def _model(self, raw: object, at: KeyPath) -> dict[str, Any]:
+        values = self.keys(raw, at, MODEL_RULES, MODEL_TABLES, _MODEL_ELSEWHERE)
+        table = raw if isinstance(raw, dict) else {}
+        self._require_name(raw, at)
+        if "path" in table and "repo" in table:
+            self._report.add((*at, "repo"), "expected either path or repo, not both")
+        if "engine" in table:
+            values["engine"] = self._overrides(table["engine"], (*at, "engine"))
+        if "sampling" in table:
+            values["sampling"] = self._sampling(table["sampling"], (*at, "sampling"))
+        if "presets" in table:
+            presets = self._entries(table["presets"], (*at, "presets"), "expected an array of tables")
+            values["presets"] = tuple(self._preset(preset, path) for path, preset in presets)
+        return values
+
+    def _overrides(self, raw: object, at: KeyPath) -> dict[str, Any]:
+        for key in sorted(WHOLE_DAEMON & self._names(raw)):
+            self._report.add((*at, key), "expected only in [engine], because it holds for the whole daemon")
+        return self.keys(raw, at, OVERRIDE_RULES, WHOLE_DAEMON)
+
+    def _sampling(self, raw: object, at: KeyPath) -> SamplingSettings:
+        sampling = SamplingSettings(**self.keys(raw, at, SAMPLING_RULES))
+        low, high = sampling.min_tokens, sampling.max_tokens
+        if low is not None and high is not None and low > high:
+            self._report.add((*at, "min_tokens"), f"expected at most max_tokens ({high}), got {low}")
+        return sampling
+
+    def _preset(self, raw: object, at: KeyPath) -> PresetSettings:
+        values = {"name": ""} | self.keys(raw, at, PRESET_RULES, PRESET_TABLES)
+        table = raw if isinstance(raw, dict) else {}
+        self._require_name(raw, at)
+        if "sampling" in table:
+            values["sampling"] = self._sampling(table["sampling"], (*at, "sampling"))
+        if "template" in table:
+            values["template"] = self._template(table["template"], (*at, "template"))
+        return PresetSettings(**values)
+
+    def _template(self, raw: object, at: KeyPath) -> dict[str, Any]:
+        table = self._table(raw, at)
+        for key, value in table.items():
+            if key in _TEMPLATE_TAKEN:
+                self._report.add((*at, key), "expected an argument of the chat template; the daemon sets this one")
+            elif not _is_plain(value):
+                self._report.add((*at, key), f"expected strings, numbers, booleans, arrays or tables, got {value}")
+        return table
+
+    def _require_name(self, raw: object, at: KeyPath) -> None:
+        if isinstance(raw, dict) and "name" not in raw:
+            self._report.add((*at, "name"), "expected a name, but there is none")
+
+    def _entries(self, raw: object, at: KeyPath, expected: str) -> Iterator[tuple[KeyPath, object]]:
+        if isinstance(raw, list):
+            yield from (((*at, index), entry) for index, entry in enumerate(raw))
+        else:
+            self._report.add(at, f"{expected}, got {shown(raw)}")
+
+    def _table(self, raw: object, at: KeyPath) -> dict[str, Any]:
+        if isinstance(raw, dict):
+            return raw
+        self._report.add(at, f"expected a table, got {shown(raw)}")
+        return {}
+
+    def _names(self, raw: object) -> frozenset[str]:
+        return frozenset(raw) if isinstance(raw, dict) else frozenset()
+
+
+def note_repeated_names(models: list[dict[str, Any]], report: Report) -> None:
+    """Note every model name, alias and preset that something else is already called; they share one namespace."""
+    taken: dict[str, str] = {}
+    for at, name, what in sorted(_names(models), key=lambda item: item[2] != "a model"):
+        if name in taken:
+            report.add(at, f'expected a name of its own, but "{name}" is already {taken[name]}')
+        taken.setdefault(name, what)
+
+
+def _names(models: list[dict[str, Any]]) -> Iterator[tuple[KeyPath, str, str]]:
+    for index, values in enumerate(models):
+        owner = values.get("name")
+        if owner:
+            yield ("model", index, "name"), owner, "a model"
+        for alias in values.get("aliases", ()):
+            yield ("model", index, "aliases"), alias, f'an alias of "{owner}"'
+        for number, preset in enumerate(values.get("presets", ())):
+            if preset.name:
+                yield ("model", index, "presets", number, "name"), preset.name, f'a preset of "{owner}"'
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(element) for element in value.values())
+    if isinstance(value, list):
+        return all(_is_plain(element) for element in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int | bool)
