@@ -1,0 +1,44 @@
+"""Fixtures shared by all tests. Models are built once into the ignored `.cache/` and are not to be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+from smollm2 import DownloadFailed, smollm2_folder
+from tiny_models import build_tiny_model, cached, place_models
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Path:
+    """A random model of 11 MB that never ends on its own."""
+    return cached("tiny", build_tiny_model)
+
+
+@pytest.fixture(scope="session")
+def other_tiny_model() -> Path:
+    """Like `tiny_model`, with other weights and so another text for the same prompt."""
+    return cached("other", partial(build_tiny_model, seed=1))
+
+
+@pytest.fixture(scope="session")
+def micro_model() -> Path:
+    """The fastest random model."""
+    return cached("micro", partial(build_tiny_model, size="micro"))
+
+
+@pytest.fixture
+def models_dir(tmp_path: Path) -> Callable[[Mapping[str, Path]], Path]:
+    """Makes a models folder with private copies: `models_dir({"alpha": tiny_model, "org/beta": micro_model})`."""
+    return partial(place_models, tmp_path / "models")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct in float32: a real model with a real tokenizer."""
+    try:
+        return smollm2_folder()
+    except DownloadFailed as error:
+        pytest.skip(f"SmolLM2 cannot be downloaded: {error}")
