@@ -1,0 +1,104 @@
+"""What a model's config.json says it is, and whether the installed MLX packages have its architecture."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlxd.memory.files import BadFile, read_bounded
+from mlxd.memory.model_config import CONFIG_FILE, MAX_CONFIG_BYTES, read_object
+from mlxd.registry.spec import ModelKind
+
+Config = Mapping[str, Any]
+
+_SENTENCE_TRANSFORMERS_FILE = "modules.json"
+_PACKAGES = ("mlx_lm", "mlx_vlm")
+_REMAPPING = "MODEL_REMAPPING"
+_MAX_SOURCE_BYTES = 4_000_000
+_VISION_KEYS = ("vision_config", "vision_tower_config", "mm_vision_tower", "visual")
+# encoders without a language head, whatever head a checkpoint carries
+_ENCODERS = (
+    *("bert", "distilbert", "roberta", "xlm-roberta", "mpnet"),
+    *("modernbert", "nomic_bert", "new", "gte", "jina_bert"),
+)
+
+
+def read_model_config(folder: Path) -> Config:
+    """A folder's config.json as it is. Raises BadFile."""
+    return read_object(folder / CONFIG_FILE, MAX_CONFIG_BYTES)
+
+
+def folder_kind(folder: Path) -> ModelKind:
+    """The kind of the model in a folder; text when its config cannot be read."""
+    try:
+        kind = config_kind(read_model_config(folder))
+    except BadFile:
+        return ModelKind.TEXT
+    is_text_encoder = kind is ModelKind.TEXT and os.path.lexists(folder / _SENTENCE_TRANSFORMERS_FILE)
+    return ModelKind.EMBEDDING if is_text_encoder else kind
+
+
+def config_kind(config: Config) -> ModelKind:
+    """The kind of a model by its config: image parts make it vision, a missing language head embedding."""
+    if any(config.get(key) for key in _VISION_KEYS):
+        return ModelKind.VISION
+    if config.get("model_type") in _ENCODERS:
+        return ModelKind.EMBEDDING
+    architectures = config.get("architectures")
+    names = [name for name in architectures if isinstance(name, str)] if isinstance(architectures, list) else []
+    headless = [name.endswith(("Model", "ForTextEncoding")) and not name.endswith("HeadModel") for name in names]
+    return ModelKind.EMBEDDING if headless and all(headless) else ModelKind.TEXT
+
+
+class Architectures:
+    """The model types that the installed packages can load, found without importing them."""
+
+    def __init__(self, packages: Mapping[str, Path] | None = None) -> None:
+        self._folders = installed_packages() if packages is None else packages
+        self._renamed: Mapping[str, str] | None = None
+
+    def supports(self, model_type: object) -> bool:
+        """Whether some package has a module for a config's `model_type`."""
+        if not isinstance(model_type, str) or not model_type.replace("-", "_").isidentifier():
+            return False
+        if self._has_module(model_type):
+            return True
+        if self._renamed is None:
+            self._renamed = {key: name for folder in self._folders.values() for key, name in _renamed(folder).items()}
+        return self._has_module(self._renamed.get(model_type, model_type))
+
+    def _has_module(self, model_type: str) -> bool:
+        modules = [folder / "models" / model_type for folder in self._folders.values()]
+        return any(module.with_name(f"{model_type}.py").is_file() or module.is_dir() for module in modules)
+
+
+def installed_packages() -> dict[str, Path]:
+    """The folders of the MLX model packages that are installed."""
+    found = {name: importlib.util.find_spec(name) for name in _PACKAGES}
+    return {name: Path(spec.origin).parent for name, spec in found.items() if spec is not None and spec.origin}
+
+
+def _renamed(package: Path) -> dict[str, str]:
+    """The package's table of model types that another module serves, read from its source."""
+    try:
+        tree = ast.parse(read_bounded(package / "utils.py", _MAX_SOURCE_BYTES))
+    except (BadFile, SyntaxError, ValueError):
+        return {}
+    for node in tree.body:
+        names = (
+            [target.id for target in node.targets if isinstance(target, ast.Name)]
+            if isinstance(node, ast.Assign)
+            else []
+        )
+        if isinstance(node, ast.Assign) and _REMAPPING in names and isinstance(node.value, ast.Dict):
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            return {
+                str(key.value): str(value.value)
+                for key, value in pairs
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+            }
+    return {}
