@@ -1,0 +1,188 @@
+"""Probes: the kernel's own numbers, children, control groups, macOS's structure, and readings from a file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from mlxd.memory.darwin import DarwinKernel, RusageInfoV0, default_working_set
+from mlxd.memory.probe import SystemProbe, descendants
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def no_children():
+    return []
+
+
+def test_the_footprint_grows_with_what_the_process_holds():
+    probe = SystemProbe(children=no_children)
+    before = probe.sample()
+    held = bytearray(b"\1") * (64 * MIB)
+    after = probe.sample()
+    assert 60 * MIB < after.bytes - before.bytes < 80 * MIB
+    assert len(held) == 64 * MIB
+    assert after.machine_total == psutil.virtual_memory().total
+    assert 0 < after.machine_available < after.machine_total
+
+
+def test_children_are_added_until_they_end():
+    probe = SystemProbe()
+    before = probe.sample().bytes
+    holds = "held = bytearray(b'1') * (64 << 20); print('ready', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"ready\n"
+        assert probe.sample().bytes - before > 60 * MIB
+        child.communicate(b"\n")
+    assert probe.sample().bytes - before < 30 * MIB
+
+
+def test_descendants_are_found_over_generations():
+    leaf = "print('ready', flush=True); input()"
+    parent = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {leaf!r}])"
+    known = set(descendants())
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"ready\n"
+        found = set(descendants()) - known
+        assert child.pid in found
+        assert len(found) == 2
+        child.communicate(b"\n")
+    assert set(descendants()) <= known
+
+
+def test_a_process_without_children_has_no_descendants():
+    script = "from mlxd.memory.probe import descendants; assert descendants() == []"
+    subprocess.run([sys.executable, "-Ic", script], check=True, timeout=60)
+
+
+def test_a_child_that_vanished_is_skipped():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    alone = SystemProbe(children=no_children).sample().bytes
+    assert abs(SystemProbe(children=lambda: [child.pid]).sample().bytes - alone) < 8 * MIB
+
+
+def test_a_zombie_counts_nothing_and_its_exit_status_is_left_alone():
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    alone = SystemProbe(children=no_children).sample().bytes
+    assert abs(SystemProbe(children=lambda: [child.pid]).sample().bytes - alone) < 8 * MIB
+    descendants()
+    assert child.wait() == 7
+
+
+def test_memory_is_read_and_models_are_inspected_without_mlx(tmp_path):
+    script = (
+        "import sys, pathlib\n"
+        "from mlxd.memory import estimates, guard, limits, parts, probe, scripted\n"
+        "sample = probe.SystemProbe().sample()\n"
+        "estimates.inspect_folder(pathlib.Path(sys.argv[1]))\n"
+        "assert (sample.mlx_active, sample.mlx_cache) == (0, 0)\n"
+        "assert sample.bytes > 1 << 20\n"
+        "heavy = {'mlx', 'mlx_lm', 'mlx_vlm', 'transformers', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-Ic", script, str(tmp_path)], check=True, timeout=60)
+
+
+def test_mlx_counters_are_read_once_something_loaded_mlx():
+    import mlx.core as mx
+
+    probe = SystemProbe(children=no_children)
+    before = probe.sample().mlx_active
+    array = mx.zeros((4 * MIB,), dtype=mx.float32)
+    mx.eval(array)
+    assert probe.sample().mlx_active - before >= 16 * MIB
+    del array
+    assert probe.sample().mlx_active - before < 16 * MIB
+
+
+def test_without_the_kernels_split_the_resident_size_stands_in(tmp_path):
+    (tmp_path / str(os.getpid())).mkdir()
+    (tmp_path / str(os.getpid()) / "status").write_text("Name:\tx\nVmRSS:\t 1 kB\n")
+    sample = SystemProbe(proc=tmp_path, children=no_children).sample()
+    assert abs(sample.bytes - psutil.Process().memory_info().rss) < 8 * MIB
+
+
+def test_anonymous_and_shared_pages_count_and_file_pages_do_not(tmp_path):
+    status = "VmRSS:\t 900 kB\nRssAnon:\t 100 kB\nRssFile:\t 700 kB\nRssShmem:\t 20 kB\n"
+    for pid in (os.getpid(), 7):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "status").write_text(status)
+    assert SystemProbe(proc=tmp_path, children=lambda: [7]).sample().bytes == 240 << 10
+
+
+class FakeSystemLibrary:
+    """macOS's two functions over real C pointers; `footprints` by pid, `wired_mb` None for an unknown name."""
+
+    def __init__(self, footprints=None, wired_mb=None):
+        self._footprints = footprints or {}
+        self._wired_mb = wired_mb
+        self.proc_pid_rusage = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(self._rusage)
+        self.sysctlbyname = ctypes.CFUNCTYPE(
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_size_t),
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+        )(self._sysctl)
+
+    def _rusage(self, pid, flavor, buffer):
+        if pid not in self._footprints or flavor != 0:
+            return -1
+        raw = struct.pack("=16s10Q", b"u" * 16, 1, 2, 3, 4, 5, 6, 7, self._footprints[pid], 9, 10)
+        ctypes.memmove(buffer, raw, len(raw))
+        return 0
+
+    def _sysctl(self, name, value, size, _new, _new_size):
+        if name != b"iogpu.wired_limit_mb" or self._wired_mb is None:
+            return -1
+        ctypes.memmove(value, struct.pack("=i", self._wired_mb), 4)
+        size[0] = 4
+        return 0
+
+
+def test_the_footprint_lies_where_macos_puts_it():
+    assert ctypes.sizeof(RusageInfoV0) == 96
+    assert RusageInfoV0.ri_phys_footprint.offset == 72
+
+
+def test_on_macos_physical_footprints_are_added_and_a_process_it_does_not_tell_of_falls_back():
+    kernel = DarwinKernel(FakeSystemLibrary({os.getpid(): 5 * GIB, 41: 2 * GIB}))
+    sample = SystemProbe(darwin=kernel, children=lambda: [41]).sample()
+    assert sample.bytes == 7 * GIB
+    untold = SystemProbe(darwin=DarwinKernel(FakeSystemLibrary()), children=no_children).sample()
+    assert abs(untold.bytes - psutil.Process().memory_info().rss) < 8 * MIB
+
+
+@pytest.mark.parametrize(("wired_mb", "expected"), [(None, None), (0, None), (26624, 26 * GIB)])
+def test_the_wired_limit_is_none_unless_somebody_set_it(wired_mb, expected):
+    kernel = DarwinKernel(FakeSystemLibrary(wired_mb=wired_mb))
+    assert SystemProbe(darwin=kernel).wired_limit() == expected
+
+
+def test_metals_limit_is_estimated_on_macos_before_mlx_is_loaded(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
+    total = psutil.virtual_memory().total
+    assert SystemProbe(darwin=DarwinKernel(FakeSystemLibrary())).metal_limit() == default_working_set(total)
+    assert SystemProbe(darwin=DarwinKernel(FakeSystemLibrary(wired_mb=4096))).metal_limit() == 4 * GIB
+    assert default_working_set(24 * GIB) == 16 * GIB
+    assert default_working_set(64 * GIB) == 48 * GIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS has Metal")
+def test_linux_has_no_metal_limit_with_or_without_mlx(monkeypatch):
+    import mlx.core  # noqa: F401 - loaded on purpose
+
+    assert SystemProbe().metal_limit() is None
+    assert SystemProbe().wired_limit() is None
+    monkeypatch.delitem(sys.modules, "mlx.core")
+    assert SystemProbe().metal_limit() is None
