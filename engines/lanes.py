@@ -5,10 +5,12 @@ A thread per load would leak operating-system threads and resident memory, so a 
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 
 from mlxd.engines.backend import Backend, BackendFactory
@@ -73,6 +75,25 @@ class LanePool:
         lane = self._free.pop() if self._free else self._make()
         self._lent.add(lane)
         return lane
+
+    async def warm_up(self) -> None:
+        """Import the backend on a lane, as a load would. Raises what the import raises."""
+        lane = self.acquire()
+        imported: Future[None] = Future()
+
+        def job(open_backend: Callable[[], Backend]) -> None:
+            try:
+                open_backend()
+            except BaseException as error:  # noqa: BLE001 - handed over whole
+                imported.set_exception(error)
+            else:
+                imported.set_result(None)
+
+        lane.run(job)
+        try:
+            await asyncio.wrap_future(imported)
+        finally:
+            self.release(lane)
 
     def release(self, lane: Lane) -> None:
         """Take a lane back once its engine has dropped everything on it."""

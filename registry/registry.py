@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -117,7 +117,7 @@ class ModelRegistry:
         """Evict idle models until about `short` bytes are free, or none is left; returns when they are gone."""
         await self._want_room(short, reason, partial=True)
 
-    def abort_all(self, error: Exception, reason: str, inputs: dict[str, object]) -> int:
+    def abort_all(self, error: Exception, reason: str, inputs: Mapping[str, object]) -> int:
         """End every request of every engine with `error`; how many there were. Models stay loaded."""
         counts = [entry.engine.abort_all(error) for entry in self._entries.values() if entry.engine is not None]
         self.decisions.add("abort", reason, inputs={**inputs, "requests": sum(counts)})
@@ -182,6 +182,11 @@ class ModelRegistry:
         """The engines of models that are loaded."""
         loaded = {name: entry.engine for name, entry in self._entries.items() if entry.loaded_at is not None}
         return {name: engine for name, engine in loaded.items() if engine is not None}
+
+    @property
+    def closing(self) -> bool:
+        """Whether the daemon stops: nothing is admitted any more."""
+        return self._state.closing
 
     @property
     def has_engines(self) -> bool:

@@ -1,0 +1,349 @@
+"""The registry acts on what the planner decides: leases, single loads, cancellation, unloads, the end."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from fake_engine import Workshop
+
+from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.types import LoadProgress, PrefillEvictionRequest
+from mlxd.registry.errors import (
+    LoadNotRunning,
+    ModelLoadFailed,
+    ModelTooLarge,
+    ModelUnloaded,
+    ModelWaitTimeout,
+    ShuttingDown,
+)
+from mlxd.registry.registry import ModelRegistry
+from mlxd.registry.residency import MemoryReading, Policy
+from mlxd.registry.spec import ModelSpec
+
+
+def make(workshop: Workshop, *names: str, limit: int = 100, size: int = 40, **options) -> ModelRegistry:
+    specs = [ModelSpec(name, Path(name), weight_bytes=size) for name in names]
+    policy = options.pop("policy", Policy())
+    return ModelRegistry(
+        specs,
+        policy,
+        workshop,
+        lambda *, fresh: MemoryReading(limit, "memory.ceiling", 0, 0),
+        load_need=lambda spec: spec.weight_bytes,
+        **options,
+    )
+
+
+@pytest.fixture
+def workshop() -> Workshop:
+    return Workshop()
+
+
+async def turn(times: int = 5) -> None:
+    """Let everything that is ready run."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+def states(registry: ModelRegistry) -> dict[str, str]:
+    return {model.spec.name: str(model.state) for model in registry.models()}
+
+
+async def test_a_lease_loads_the_model_and_counts_until_it_is_left(workshop):
+    registry = make(workshop, "a")
+    async with registry.lease("a") as lease:
+        assert lease.engine is workshop.last("a")
+        assert registry.model("a").leases == 1
+    assert registry.model("a").leases == 0
+    assert states(registry) == {"a": "ready"}
+
+
+async def test_fifty_first_requests_share_one_load(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a")
+
+    async def use() -> None:
+        async with registry.lease("a"):
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(use()) for _ in range(50)]
+    await turn()
+    assert registry.model("a").queued == 50
+    for task in tasks[:25]:
+        task.cancel()
+    await turn()
+    workshop.last("a").loading.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(result, asyncio.CancelledError) for result in results) == 25
+    assert workshop.count("a") == 1
+    assert registry.model("a").leases == 0
+
+
+async def test_a_load_survives_the_request_that_started_it(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a")
+    first = asyncio.create_task(registry.lease("a").__aenter__())
+    second = asyncio.create_task(registry.lease("a").__aenter__())
+    await turn()
+    first.cancel()
+    await turn()
+    workshop.last("a").loading.set()
+    assert (await second).engine is workshop.last("a")
+
+
+async def test_a_reader_cancelled_in_the_moment_of_its_grant_leaves_no_lease(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a")
+    task = asyncio.create_task(registry.lease("a").__aenter__())
+    await turn()
+    workshop.last("a").loading.set()
+    while registry.model("a").leases == 0:  # granted, but the reader has not run yet
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert registry.model("a").leases == 0
+
+
+async def test_a_ready_model_is_leased_while_another_loads(workshop):
+    registry = make(workshop, "a", "b")
+    async with registry.lease("a"):
+        pass
+    workshop.hold_loads = True
+    waiting = asyncio.create_task(registry.lease("b").__aenter__())
+    await turn()
+    assert states(registry)["b"] == "loading"
+    async with asyncio.timeout(1), registry.lease("a"):
+        assert not waiting.done()
+    workshop.last("b").loading.set()
+    await waiting
+
+
+async def test_the_third_model_evicts_the_least_recently_used_idle_one(workshop):
+    registry = make(workshop, "a", "b", "c")
+    for name in ("a", "b", "a"):
+        async with registry.lease(name):
+            pass
+    async with registry.lease("c"):
+        assert states(registry) == {"a": "ready", "b": "unloaded", "c": "ready"}
+    evictions = [d for d in registry.last_decisions(100) if d.kind == "evict"]
+    assert [(d.model, d.for_model, d.reason) for d in evictions] == [("b", "c", "lru")]
+
+
+async def test_neither_pinned_nor_busy_models_are_evicted(workshop):
+    registry = make(workshop, "a", "b", "c")
+    await registry.load("a", pinned=True)
+    async with registry.lease("b"):
+        with pytest.raises(ModelWaitTimeout):
+            async with registry.lease("c", max_wait=0.02):
+                pass
+        assert states(registry) == {"a": "ready", "b": "ready", "c": "unloaded"}
+    async with registry.lease("c", max_wait=1):
+        assert states(registry) == {"a": "ready", "b": "unloaded", "c": "ready"}
+
+
+async def test_a_model_that_can_never_fit_is_refused_and_nobody_leaves(workshop):
+    registry = make(workshop, "a", "b", limit=50)
+    async with registry.lease("a"):
+        pass
+    huge = make(workshop, "a", limit=39)
+    with pytest.raises(ModelTooLarge):
+        async with huge.lease("a"):
+            pass
+    assert states(registry)["a"] == "ready"
+
+
+async def test_a_failed_load_is_told_and_kept(workshop):
+    workshop.failures["a"] = LoadError(LoadFailure.BAD_FILES, "model.safetensors is truncated")
+    registry = make(workshop, "a", wall_clock=lambda: 5000.0)
+    with pytest.raises(ModelLoadFailed) as failed:
+        async with registry.lease("a"):
+            pass
+    assert failed.value.failure.reason == "bad_files"
+    assert failed.value.failure.retry_at == pytest.approx(5005.0, abs=0.5)
+    model = registry.model("a")
+    assert model.state == "failed"
+    assert model.failure.message == "model.safetensors is truncated"
+    with pytest.raises(ModelLoadFailed):
+        async with registry.lease("a"):
+            pass
+    assert workshop.count("a") == 1
+    workshop.failures.clear()
+    assert (await registry.load("a")).state == "ready"
+    assert registry.model("a").failure is None
+
+
+async def test_an_engine_that_breaks_while_loading_is_one_failed_load(workshop):
+    workshop.failures["a"] = ZeroDivisionError("a bug")
+    registry = make(workshop, "a", "b")
+    with pytest.raises(ModelLoadFailed, match="ZeroDivisionError"):
+        async with registry.lease("a"):
+            pass
+    async with registry.lease("b"):
+        assert states(registry) == {"a": "failed", "b": "ready"}
+
+
+async def test_a_load_without_progress_has_stalled(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a", stall_timeout=0.05)
+    with pytest.raises(ModelLoadFailed) as failed:
+        async with registry.lease("a"):
+            pass
+    assert failed.value.failure.reason == "stalled"
+    assert workshop.last("a").closed_with
+
+
+async def test_a_load_in_progress_shows_bytes_and_can_be_cancelled(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a")
+    waiting = asyncio.create_task(registry.lease("a").__aenter__())
+    await turn()
+    workshop.last("a").progress(LoadProgress(10, 40))
+    assert registry.model("a").load.progress == LoadProgress(10, 40)
+    registry.cancel_load("a")
+    with pytest.raises(ModelLoadFailed) as failed:
+        await waiting
+    assert failed.value.failure.reason == "cancelled"
+    await turn()
+    assert states(registry) == {"a": "unloaded"}
+    with pytest.raises(LoadNotRunning):
+        registry.cancel_load("a")
+
+
+async def test_concurrent_unloads_share_one_and_say_what_was_freed(workshop):
+    workshop.hold_closes = True
+    registry = make(workshop, "a")
+    async with registry.lease("a"):
+        pass
+    unloads = [asyncio.create_task(registry.unload("a")) for _ in range(3)]
+    await turn()
+    assert states(registry) == {"a": "unloading"}
+    workshop.last("a").closing.set()
+    assert [result.freed_bytes for result in await asyncio.gather(*unloads)] == [40, 40, 40]
+    assert len(workshop.last("a").closed_with) == 1
+    assert (await registry.unload("a")).freed_bytes == 0
+
+
+async def test_a_drain_waits_for_the_lease_and_force_does_not(workshop):
+    registry = make(workshop, "a")
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(registry.lease("a"))
+        draining = asyncio.create_task(registry.unload("a", timeout=30))
+        await turn()
+        assert states(registry) == {"a": "draining"}
+        assert not draining.done()
+        await registry.unload("a", force=True)
+        assert isinstance(workshop.last("a").closed_with[0], ModelUnloaded)
+        await draining
+    assert registry.model("a").leases == 0
+
+
+async def test_a_request_during_an_unload_gets_the_next_load(workshop):
+    workshop.hold_closes = True
+    registry = make(workshop, "a")
+    async with registry.lease("a"):
+        pass
+    unloading = asyncio.create_task(registry.unload("a"))
+    await turn()
+    waiting = asyncio.create_task(registry.lease("a").__aenter__())
+    await turn()
+    workshop.hold_closes = False
+    workshop.last("a").closing.set()
+    await unloading
+    assert (await waiting).engine is workshop.engines["a"][1]
+
+
+async def test_an_idle_model_expires(workshop):
+    registry = make(workshop, "a")
+    await registry.load("a", ttl=0.03)
+    assert registry.model("a").unload_at is not None
+    async with asyncio.timeout(5):
+        while registry.model("a").state != "unloaded":
+            await asyncio.sleep(0.005)
+    assert registry.last_decisions(1)[0].kind == "expire"
+
+
+async def test_reading_does_not_reset_the_idle_clock(workshop):
+    registry = make(workshop, "a")
+    async with registry.lease("a"):
+        pass
+    used = registry.model("a").last_used_at
+    for _ in range(3):
+        registry.models()
+        registry.waiting()
+    assert registry.model("a").last_used_at == pytest.approx(used, abs=0.01)
+
+
+async def test_a_dead_engine_is_closed_and_its_model_fails(workshop):
+    registry = make(workshop, "a")
+    async with registry.lease("a"):
+        pass
+    workshop.last("a").on_dead(EngineDead("three steps failed"))
+    await turn()
+    assert states(registry) == {"a": "failed"}
+    assert registry.model("a").failure.reason == "crashed"
+
+
+async def test_an_engine_that_does_not_close_is_reported_and_the_rest_goes_on(workshop):
+    registry = make(workshop, "a", "b")
+    async with registry.lease("a"):
+        pass
+    workshop.last("a").closes_in_time = False
+    await registry.unload("a")
+    await turn()
+    assert states(registry)["a"] == "failed"
+    async with registry.lease("b"):
+        assert states(registry)["b"] == "ready"
+    assert not await registry.close(1)
+
+
+async def test_a_prompt_gets_room_from_idle_models(workshop):
+    registry = make(workshop, "a", "b")
+    async with registry.lease("a"):
+        pass
+    async with registry.lease("b"):
+        await registry.make_room("b", PrefillEvictionRequest("r", 30, 0, "prefill"))
+        assert states(registry) == {"a": "unloaded", "b": "ready"}
+        await registry.make_room("b", PrefillEvictionRequest("r", 30, 0, "prefill"))
+    assert [d.reason for d in registry.last_decisions(100) if d.kind == "evict"] == ["prefill"]
+
+
+async def test_closing_drains_what_runs_refuses_what_waits_and_frees_engines(workshop):
+    registry = make(workshop, "a", "b", "c")
+    await registry.load("b", pinned=True)
+    async with AsyncExitStack() as held:
+        await held.enter_async_context(registry.lease("a"))
+        waiting = asyncio.create_task(registry.lease("c").__aenter__())
+        await turn()
+        closing = asyncio.create_task(registry.close(30))
+        with pytest.raises(ShuttingDown):
+            await waiting
+        with pytest.raises(ShuttingDown):
+            async with registry.lease("a"):
+                pass
+        assert not closing.done()
+    assert await closing
+    assert states(registry) == {"a": "unloaded", "b": "unloaded", "c": "unloaded"}
+
+
+async def test_closing_cuts_off_what_outlasts_the_drain(workshop):
+    registry = make(workshop, "a")
+    lease = registry.lease("a")
+    await lease.__aenter__()
+    assert await registry.close(0.02)
+    assert isinstance(workshop.last("a").closed_with[0], ShuttingDown)
+    await lease.__aexit__(None, None, None)
+
+
+async def test_a_load_that_is_not_waited_for_shows_its_failure_in_the_model(workshop):
+    workshop.failures["a"] = LoadError(LoadFailure.UNSUPPORTED, "quantum9 not supported")
+    registry = make(workshop, "a")
+    assert (await registry.load("a", wait=False)).state == "loading"
+    await turn(10)
+    assert registry.model("a").failure.reason == "unsupported"
+
+
+async def test_an_unknown_name_is_a_key_error(workshop):
+    registry = make(workshop, "a")
+    with pytest.raises(KeyError):
+        registry.model("b")
