@@ -1,0 +1,198 @@
+"""The admin API over models, requests and memory. Reading never loads a model or touches its idle clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType, to_builtins
+
+from mlxd.daemon.api.body import convert, read_object
+from mlxd.daemon.api.model_object import decision_object, memory_object, model_object
+from mlxd.daemon.api.refusals import InvalidField
+from mlxd.daemon.api.requests import cancel
+from mlxd.daemon.api.services import Services, services_of
+from mlxd.daemon.config import to_public
+from mlxd.daemon.units import parse_duration
+from mlxd.engines.errors import FootprintExceeded
+from mlxd.registry import registry
+from mlxd.registry.snapshot import ModelSnapshot
+
+DEFAULT_DECISIONS = 100
+MAX_DECISIONS = 1000
+
+
+class LoadBody(Struct, forbid_unknown_fields=True):
+    """POST …/load. A `ttl` is a duration, null or "never" for none."""
+
+    pin: bool | None = None
+    ttl: float | int | str | UnsetType | None = UNSET
+    wait: bool | None = True
+    dry_run: bool | None = False
+
+
+class UnloadBody(Struct, forbid_unknown_fields=True):
+    """POST …/unload; `timeout` bounds a drain."""
+
+    mode: str | None = "drain"
+    timeout: float | int | str | None = None
+
+
+class PolicyBody(Struct, forbid_unknown_fields=True):
+    """PATCH of a model."""
+
+    pinned: bool | None = None
+    ttl: float | int | str | UnsetType | None = UNSET
+
+
+def routes() -> list[web.RouteDef]:
+    """This module's part of the API. Ids may hold slashes, so the longer paths come first."""
+    return [
+        web.get("/admin/models", list_models),
+        web.post("/admin/models/{id:.+}/load", load),
+        web.delete("/admin/models/{id:.+}/load", cancel_load),
+        web.post("/admin/models/{id:.+}/unload", unload),
+        web.get("/admin/models/{id:.+}", get_model),
+        web.patch("/admin/models/{id:.+}", change_model),
+        web.post("/admin/unload", unload_all),
+        web.get("/admin/requests", list_requests),
+        web.delete("/admin/requests/{request_id}", cancel),
+        web.get("/admin/memory", memory),
+        web.get("/admin/decisions", decisions),
+        web.post("/admin/abort", abort),
+        web.get("/admin/config", config),
+    ]
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """All known models."""
+    services = services_of(request)
+    return web.json_response({"data": [_object(services, model) for model in services.registry.models()]})
+
+
+async def get_model(request: web.Request) -> web.Response:
+    """One model, by any of its names."""
+    services = services_of(request)
+    return web.json_response(_object(services, services.registry.model(_model(request))))
+
+
+async def load(request: web.Request) -> web.Response:
+    """Load a model: 200 when it is ready, 202 when it was not waited for."""
+    services, name = services_of(request), _model(request)
+    body = convert(await read_object(request, optional=True), LoadBody)
+    if body.dry_run:
+        raise InvalidField("dry_run is not supported yet; leave it out or send false", "dry_run")
+    wait = body.wait is not False
+    model = await services.registry.load(name, pinned=body.pin, ttl=_ttl(body.ttl), wait=wait)
+    return web.json_response(_object(services, model), status=200 if model.state == "ready" else 202)
+
+
+async def cancel_load(request: web.Request) -> web.Response:
+    """Stop a load in progress. Raises LoadNotRunning."""
+    services, name = services_of(request), _model(request)
+    services.registry.cancel_load(name)
+    return web.json_response(_object(services, services.registry.model(name)))
+
+
+async def unload(request: web.Request) -> web.Response:
+    """Unload a model; 200 when it is gone, also when it was not there."""
+    services, name = services_of(request), _model(request)
+    body = convert(await read_object(request, optional=True), UnloadBody)
+    if body.mode not in (None, "drain", "force"):
+        raise InvalidField('expected "drain" or "force"', "mode")
+    timeout = None if body.timeout is None else _seconds(body.timeout, "timeout")
+    result = await services.registry.unload(name, force=body.mode == "force", timeout=timeout)
+    model = _object(services, services.registry.model(name))
+    return web.json_response({**model, "freed_bytes": result.freed_bytes})
+
+
+async def change_model(request: web.Request) -> web.Response:
+    """Pin or unpin a model, or change its time to live; both apply at once."""
+    services, name = services_of(request), _model(request)
+    body = convert(await read_object(request), PolicyBody)
+    model = services.registry.set_policy(name, pinned=body.pinned, ttl=_ttl(body.ttl))
+    return web.json_response(_object(services, model))
+
+
+async def unload_all(request: web.Request) -> web.Response:
+    """Unload every model that is not pinned, one after the other draining."""
+    services = services_of(request)
+    resident = [
+        model.spec.name for model in services.registry.models() if model.engine is not None and not model.pinned
+    ]
+    results = [(name, await services.registry.unload(name)) for name in resident]
+    data = [{"id": name, "freed_bytes": result.freed_bytes} for name, result in results]
+    return web.json_response({"data": data})
+
+
+async def list_requests(request: web.Request) -> web.Response:
+    """Every request that is being answered."""
+    services = services_of(request)
+    views = services.running.views(services.registry.waiting())
+    return web.json_response({"data": to_builtins(views)})
+
+
+async def memory(request: web.Request) -> web.Response:
+    """The footprint, its parts and the limits, as of the last sample."""
+    services = services_of(request)
+    reading = services.guard.latest or services.guard.sample()
+    models = services.registry.models()
+    return web.json_response(memory_object(reading, services.books.parts(models), services.guard.limits, models))
+
+
+async def decisions(request: web.Request) -> web.Response:
+    """The last decisions, oldest first."""
+    limit = _limit(request.query.get("limit"))
+    data = [decision_object(decision) for decision in services_of(request).registry.last_decisions(limit)]
+    return web.json_response({"data": data})
+
+
+async def abort(request: web.Request) -> web.Response:
+    """Abort every request now, as the guard does at the ceiling."""
+    services = services_of(request)
+    footprint, limits = (services.guard.latest or services.guard.sample()).footprint, services.guard.limits
+    error = FootprintExceeded(footprint.bytes, limits.ceiling_bytes, "aborted by an operator")
+    inputs = {"footprint_bytes": footprint.bytes, "ceiling_bytes": limits.ceiling_bytes}
+    return web.json_response({"aborted": services.registry.abort_all(error, "operator", inputs)})
+
+
+async def config(request: web.Request) -> web.Response:
+    """The effective configuration."""
+    return web.json_response(to_public(services_of(request).settings))
+
+
+def _model(request: web.Request) -> str:
+    """The model that the path names. Raises UnknownModel and AmbiguousModel."""
+    return services_of(request).names.resolve(request.match_info["id"], "").model
+
+
+def _object(services: Services, model: ModelSnapshot) -> dict[str, Any]:
+    return model_object(model, services.settings.engine_for(model.spec.name).isolation)
+
+
+def _ttl(value: float | int | str | UnsetType | None) -> float | registry.Unset | None:
+    if isinstance(value, UnsetType):
+        return registry.UNSET
+    return None if value is None else _duration(value, "ttl")
+
+
+def _seconds(value: float | int | str, param: str) -> float:
+    seconds = _duration(value, param)
+    if seconds is None:
+        raise InvalidField('expected a duration that ends, not "never"', param)
+    return seconds
+
+
+def _duration(value: float | int | str, param: str) -> float | None:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidField(str(error), param) from None
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_DECISIONS
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_DECISIONS:
+        raise InvalidField(f"expected a number from 1 to {MAX_DECISIONS}", "limit")
+    return int(text)

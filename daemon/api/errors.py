@@ -1,0 +1,194 @@
+"""One table from exceptions to status and code, and the two ways to send them: as an answer and inside a stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from mlxd.daemon.api.refusals import (
+    ApiError,
+    BodyTooLarge,
+    Forbidden,
+    HostNotAllowed,
+    InvalidApiKey,
+    InvalidField,
+    MethodNotAllowed,
+    NotFound,
+    OriginNotAllowed,
+    RequestNotFound,
+    UnsupportedCapability,
+    UnsupportedMediaType,
+)
+from mlxd.engines import errors as engine
+from mlxd.registry import errors as registry
+from mlxd.registry import names
+
+log = structlog.stdlib.get_logger(__name__)
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+BUSY = "rate_limit_error"
+UNAVAILABLE = "service_unavailable_error"
+INTERNAL_ERROR = 500
+
+Details = Mapping[str, Any] | None
+
+
+def _fields(*names: str) -> Callable[[Any], Details]:
+    return lambda error: {name: attrgetter(name)(error) for name in names}
+
+
+def _seconds(count: float) -> Callable[[Any], float]:
+    return lambda _: count
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one kind of exception is answered. `retry_after` gives seconds; `message` replaces the exception's own."""
+
+    status: int
+    code: str
+    type: str
+    details: Callable[[Any], Details] = lambda _: None
+    retry_after: Callable[[Any], float] | None = None
+    param: str | None = None
+    message: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_SAID = attrgetter("details")
+_WAIT = attrgetter("retry_after")
+_FINAL = {"x-should-retry": "false"}
+_RELOAD = "the model was unloaded under the request; send it again to load the model"
+_DEAD = "the model's engine failed repeatedly and was stopped; send the request again to load the model anew"
+_BUG = Row(INTERNAL_ERROR, "internal_error", SERVER)
+
+TABLE: dict[type[BaseException], Row] = {
+    # the edge
+    ApiError: Row(400, "invalid_request", INVALID, _SAID),
+    InvalidField: Row(400, "invalid_request", INVALID, _SAID),
+    UnsupportedCapability: Row(400, "unsupported_capability", INVALID, _SAID),
+    InvalidApiKey: Row(401, "invalid_api_key", "authentication_error", _SAID, headers={"WWW-Authenticate": "Bearer"}),
+    Forbidden: Row(403, "forbidden", "permission_error", _SAID),
+    HostNotAllowed: Row(403, "host_not_allowed", "permission_error", _SAID),
+    OriginNotAllowed: Row(403, "origin_not_allowed", "permission_error", _SAID),
+    NotFound: Row(404, "not_found", INVALID, _SAID),
+    RequestNotFound: Row(404, "request_not_found", INVALID, _SAID),
+    MethodNotAllowed: Row(405, "method_not_allowed", INVALID, _SAID),
+    BodyTooLarge: Row(413, "body_too_large", INVALID, _SAID),
+    UnsupportedMediaType: Row(415, "unsupported_media_type", INVALID, _SAID),
+    # names
+    names.UnknownModel: Row(404, "model_not_found", INVALID, _fields("suggestions"), param="model"),
+    names.AmbiguousModel: Row(
+        404, "model_not_found", INVALID, lambda error: {"suggestions": error.candidates}, param="model"
+    ),
+    # the registry
+    registry.RegistryError: _BUG,
+    registry.ModelNotLoaded: Row(409, "model_not_loaded", INVALID, param="model"),
+    registry.LoadNotRunning: Row(409, "load_not_running", INVALID),
+    registry.ResidencyQueueFull: Row(429, "queue_full", BUSY, retry_after=_seconds(5)),
+    registry.ModelWaitTimeout: Row(503, "model_wait_timeout", UNAVAILABLE, retry_after=_WAIT),
+    registry.ModelLoadFailed: Row(503, "model_load_failed", UNAVAILABLE, lambda error: asdict(error.failure), _WAIT),
+    registry.ModelUnloaded: Row(503, "model_unloaded", UNAVAILABLE, retry_after=_seconds(1)),
+    registry.ShuttingDown: Row(503, "shutting_down", UNAVAILABLE, retry_after=_seconds(5)),
+    registry.ModelTooLarge: Row(
+        507, "model_too_large", SERVER, _fields("needed_bytes", "limit_bytes", "limit"), headers=_FINAL
+    ),
+    # engines
+    engine.EngineError: _BUG,
+    engine.RequestError: _BUG,
+    engine.StepFailed: _BUG,
+    engine.ModelOwnershipError: _BUG,
+    engine.InvalidRequest: Row(400, "invalid_request", INVALID),
+    engine.ContextLengthExceeded: Row(
+        400, "context_length_exceeded", INVALID, _fields("prompt_tokens", "max_tokens", "context_length")
+    ),
+    engine.RequestCancelled: Row(409, "request_cancelled", INVALID),
+    engine.EngineQueueFull: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
+    engine.LoadError: Row(
+        503,
+        "model_load_failed",
+        UNAVAILABLE,
+        lambda error: {"reason": error.reason, "message": str(error)},
+        _seconds(5),
+    ),
+    engine.EngineClosed: Row(503, "model_unloaded", UNAVAILABLE, retry_after=_seconds(1), message=_RELOAD),
+    engine.EngineDead: Row(
+        503,
+        "model_load_failed",
+        UNAVAILABLE,
+        lambda _: {"reason": "crashed", "message": _DEAD},
+        _seconds(5),
+        None,
+        _DEAD,
+    ),
+    engine.FootprintExceeded: Row(
+        503, "memory_ceiling", UNAVAILABLE, _fields("footprint_bytes", "ceiling_bytes", "limit"), _seconds(2)
+    ),
+    engine.PrefillMemoryExceeded: Row(
+        507, "prefill_memory_exceeded", SERVER, _fields("estimated_bytes", "limit_bytes"), headers=_FINAL
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An exception as a client is told of it, in no particular wire format."""
+
+    status: int
+    code: str
+    type: str
+    message: str
+    param: str | None
+    details: Details
+    headers: Mapping[str, str]
+
+    def envelope(self) -> bytes:
+        """The OpenAI shape, as JSON."""
+        shown = {"message": self.message, "type": self.type, "code": self.code, "param": self.param}
+        return msgspec.json.encode({"error": {**shown, "details": self.details}})
+
+
+def describe(error: Exception, request_id: str) -> ErrorAnswer:
+    """Look an exception up in the table; one that is not in it is a bug, and its text stays in the log."""
+    row = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), _BUG)
+    if row.status == INTERNAL_ERROR:
+        message = f"internal error; the log has the cause under request id {request_id}"
+    else:
+        message = row.message or str(error)
+    said = error if isinstance(error, ApiError) else None
+    param = error.param if isinstance(error, ApiError | engine.InvalidRequest) else row.param
+    headers = {**row.headers, **(said.headers if said is not None else {})}
+    if row.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(row.retry_after(error))))
+    return ErrorAnswer(row.status, row.code, row.type, message, param, row.details(error), headers)
+
+
+def to_response(error: Exception, request_id: str) -> web.Response:
+    """The answer to a request that failed before its first byte."""
+    answer = explain(error, request_id)
+    return web.Response(
+        status=answer.status, body=answer.envelope(), content_type="application/json", headers=answer.headers
+    )
+
+
+def to_sse_event(error: Exception, request_id: str) -> bytes:
+    """The last event of a stream that failed after its first byte."""
+    return b"data: " + explain(error, request_id).envelope() + b"\n\n"
+
+
+def explain(error: Exception, request_id: str) -> ErrorAnswer:
+    """`describe`, and log it: a bug with its traceback, a refusal as one line."""
+    answer = describe(error, request_id)
+    if answer.status == INTERNAL_ERROR:
+        log.error("request.failed", error=repr(error), exc_info=error)
+    else:
+        log.info("request.refused", status=answer.status, code=answer.code, message=answer.message)
+    return answer

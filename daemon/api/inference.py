@@ -1,0 +1,180 @@
+"""The core of every facade: from a name and a prompt to a stream of outputs, in one place that gives all back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from mlxd.daemon.api.openai_requests import AnswerOptions
+from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
+from mlxd.daemon.api.running import Interrupted, LiveRequest, Phase
+from mlxd.daemon.api.sampling import sampling_params
+from mlxd.daemon.api.services import Services
+from mlxd.daemon.units import parse_duration
+from mlxd.engines.engine import Engine
+from mlxd.engines.errors import InvalidRequest
+from mlxd.engines.generation import Generation
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import FinishReason, Request, RequestOutput, Timing, Usage
+from mlxd.registry.lease import Lease
+from mlxd.registry.names import Resolved
+from mlxd.registry.spec import ModelKind
+
+log = structlog.stdlib.get_logger(__name__)
+
+MAX_WAIT_HEADER = "X-Mlxd-Max-Wait"
+SLOW_TOKENIZE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a facade wants generated. `encode` runs on a tokeniser thread; `prompt_param` names its input.
+
+    `max_wait` is seconds for the model, None for the configured bound.
+    """
+
+    id: str
+    api: str
+    resolved: Resolved
+    options: AnswerOptions
+    encode: Callable[[Tokenizer], list[int]]
+    prompt_param: str = "messages"
+    continues_text: bool = False
+    max_wait: float | None = None
+    key: str | None = None
+
+
+class Inference:
+    """One job. `outputs` may be read once; what is known of the way there is in the other attributes, in seconds."""
+
+    def __init__(self, services: Services, job: Job) -> None:
+        self._services = services
+        self._job = job
+        self.id = job.id
+        self.queue_s = 0.0
+        self.load_s = 0.0
+        self._started = services.clock()
+        self._at_engine = self._started
+
+    async def outputs(self) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs, up to one with a finish reason. Closing the generator ends the request and its lease.
+
+        Raises the errors of the registry and of engines, InvalidField and UnsupportedCapability.
+        """
+        job = self._job
+        async with AsyncExitStack() as held:
+            live = held.enter_context(self._services.running.track(job.id, job.resolved.model, job.api, job.key))
+            self.id = live.id
+            admitted = await self._admit(live, held)
+            if admitted is None:
+                yield _cancelled(live)
+                return
+            engine, request = admitted
+            generation = await held.enter_async_context(self._generate(engine, request))
+            live.admit(engine)
+            self._at_engine = self._services.clock()
+            async for output in generation:
+                yield output
+
+    def ttft_s(self, timing: Timing) -> float | None:
+        """Seconds from the arrival of the request to its first token."""
+        return None if timing.ttft_s is None else self._at_engine - self._started + timing.ttft_s
+
+    def progress(self) -> str:
+        """What the request waits for, in a few words."""
+        load = self._services.registry.model(self._job.resolved.model).load
+        if load is None:
+            return "waiting"
+        done, total = load.progress.bytes_done, load.progress.bytes_total
+        eta = f" eta {load.eta_s:.0f}s" if load.eta_s is not None else ""
+        return f"loading {min(100, 100 * done // total) if total else 0}%{eta}"
+
+    async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, Request] | None:
+        """Lease the model and make the tokens; None when the request was cancelled on the way."""
+        job = self._job
+        _check_kind(self._services, job.resolved.model)
+        try:
+            async with live.interruptible():
+                lease = await held.enter_async_context(
+                    self._services.registry.lease(job.resolved.model, request_id=live.id, max_wait=job.max_wait)
+                )
+                self.queue_s, self.load_s = lease.queue_s, lease.load_s
+                live.phase = Phase.TOKENIZING
+                tokens = await self._tokenize(lease)
+        except Interrupted:
+            return None
+        live.prompt_tokens = len(tokens)
+        return lease.engine, self._request(lease.engine, live.id, tokens)
+
+    async def _tokenize(self, lease: Lease) -> list[int]:
+        started = self._services.clock()
+        loop = asyncio.get_running_loop()
+        try:
+            tokens = await loop.run_in_executor(self._services.tokenizers, self._job.encode, lease.engine.tokenizer)
+        except InvalidRequest as error:
+            raise InvalidField(str(error), self._job.prompt_param) from error
+        seconds = self._services.clock() - started
+        if seconds > SLOW_TOKENIZE:
+            log.warning("tokenize.slow", model=lease.spec.name, seconds=round(seconds, 3), tokens=len(tokens))
+        return tokens
+
+    def _generate(self, engine: Engine, request: Request) -> Generation:
+        try:
+            return engine.generate(request)
+        except InvalidRequest as error:
+            error.param = self._job.prompt_param  # the engine does not know what its prompt was called
+            raise
+
+    def _request(self, engine: Engine, request_id: str, tokens: list[int]) -> Request:
+        job = self._job
+        if not tokens:
+            raise InvalidField(f"{job.prompt_param}: there is nothing in it to go on from", job.prompt_param)
+        vocab_size = engine.info.vocab_size
+        _check_ids(tokens, vocab_size, job.prompt_param)
+        _check_ids(job.options.logit_bias, vocab_size, "logit_bias")
+        room = engine.config.context_length - len(tokens)
+        sampling = sampling_params(self._services.settings, job.resolved, job.options, room)
+        return Request(request_id, tuple(tokens), sampling, continues_text=job.continues_text)
+
+
+def resolve_model(services: Services, name: str | None) -> Resolved:
+    """What a request's model name means. Raises InvalidField when it names none, UnknownModel and AmbiguousModel."""
+    default = services.settings.models.default or ""
+    if not name and not default:
+        raise InvalidField("model is required, since models.default is not set; GET /v1/models lists them", "model")
+    return services.names.resolve(name, default)
+
+
+def max_wait_of(request: web.Request, queue_timeout: float) -> float | None:
+    """Seconds that the client waits for its model at most, None if it does not say. Raises InvalidField.
+
+    A client may shorten `queue_timeout`, not lengthen it.
+    """
+    header = request.headers.get(MAX_WAIT_HEADER)
+    if header is None:
+        return None
+    try:
+        seconds = parse_duration(header)
+    except ValueError as error:
+        raise InvalidField(f"{MAX_WAIT_HEADER}: {error}", MAX_WAIT_HEADER) from None
+    return queue_timeout if seconds is None else min(seconds, queue_timeout)
+
+
+def _check_kind(services: Services, model: str) -> None:
+    if services.registry.model(model).spec.kind is ModelKind.EMBEDDING:
+        raise UnsupportedCapability(f"model {model} makes embeddings and generates no text", "model")
+
+
+def _check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:
+    highest = max(ids, default=0)
+    if highest >= vocab_size or min(ids, default=0) < 0:
+        raise InvalidField(f"{param}: expected token ids from 0 to {vocab_size - 1}", param)
+
+
+def _cancelled(live: LiveRequest) -> RequestOutput:
+    return RequestOutput("", Usage(live.prompt_tokens), finish_reason=FinishReason.STOP, cancelled=True)

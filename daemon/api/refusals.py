@@ -1,0 +1,67 @@
+"""What the HTTP edge itself refuses, before or beside a model. Status and code are in the table of `errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ApiError(Exception):
+    """A request that is refused at the edge: `param` names the field at fault, `headers` go on the answer."""
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.details = details
+        self.headers = headers or {}
+
+
+class InvalidField(ApiError):
+    """The body or a header holds what cannot be served."""
+
+
+class UnsupportedCapability(ApiError):
+    """The model cannot do what is asked for."""
+
+
+class InvalidApiKey(ApiError):
+    """There is no key, or a wrong one."""
+
+
+class Forbidden(ApiError):
+    """The key lacks the scope or the model."""
+
+
+class HostNotAllowed(ApiError):
+    """The Host header names something that this daemon is not."""
+
+
+class OriginNotAllowed(ApiError):
+    """Another site wants to change something, or asks for CORS without being configured."""
+
+
+class NotFound(ApiError):
+    """There is nothing at this path."""
+
+
+class RequestNotFound(ApiError):
+    """No live request has this id."""
+
+
+class MethodNotAllowed(ApiError):
+    """The path exists, the method does not."""
+
+
+class BodyTooLarge(ApiError):
+    """The body has more bytes than `server.max_body`."""
+
+
+class UnsupportedMediaType(ApiError):
+    """The body is not JSON."""

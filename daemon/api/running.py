@@ -1,0 +1,169 @@
+"""Every request that is being answered, wherever it is: waiting for its model, being tokenised, or in an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+from msgspec import Struct
+
+from mlxd.engines.engine import Engine
+from mlxd.engines.types import RequestState, RequestStatus, Usage
+from mlxd.registry.residency import Waiter
+
+
+class Interrupted(Exception):
+    """The request was cancelled on purpose before its engine had it."""
+
+
+class Phase(enum.StrEnum):
+    """Where a request is; from ADMITTED on its engine knows better."""
+
+    QUEUED = "queued"
+    TOKENIZING = "tokenizing"
+    ADMITTED = "waiting"
+
+
+class RequestView(Struct, frozen=True):
+    """One live request for readers. `position` counts from 1 among those that wait for the same thing."""
+
+    id: str
+    model: str
+    api: str
+    state: str
+    position: int | None
+    age_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    decode_tps: float | None
+    waiting_for: str | None
+    key: str | None
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """One request from its arrival to its last byte; `since` is monotonic seconds."""
+
+    id: str
+    model: str
+    api: str
+    key: str | None
+    since: float
+    phase: Phase = Phase.QUEUED
+    engine: Engine | None = None
+    prompt_tokens: int = 0
+    _cancelled: bool = False
+    _scope: asyncio.Timeout | None = None
+
+    def admit(self, engine: Engine) -> None:
+        """The engine has the request now, and cancels it."""
+        self.phase = Phase.ADMITTED
+        self.engine = engine
+
+    def cancel(self) -> bool:
+        """End it on purpose; its reader gets what was generated. False when it has ended already."""
+        if self.engine is not None:
+            return self.engine.cancel(self.id)
+        if not self._cancelled:
+            self._cancelled = True
+            if self._scope is not None:
+                self._scope.reschedule(asyncio.get_running_loop().time())
+        return True
+
+    @asynccontextmanager
+    async def interruptible(self) -> AsyncIterator[None]:
+        """Let `cancel` end what is awaited inside, which then raises Interrupted. Not to be held over a yield."""
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._scope = scope
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            self._scope = None
+        if self._cancelled:
+            raise Interrupted
+
+
+class RunningRequests:
+    """Live requests by id. Used on the event loop only."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._live: dict[str, LiveRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @contextmanager
+    def track(self, wanted_id: str, model: str, api: str, key: str | None = None) -> Iterator[LiveRequest]:
+        """Keep a request for as long as it lives, under `wanted_id` or, if that is taken, one with a suffix."""
+        request = LiveRequest(self._free_id(wanted_id), model, api, key, self._clock())
+        self._live[request.id] = request
+        try:
+            yield request
+        finally:
+            del self._live[request.id]
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request on purpose. False when there is none of this id."""
+        request = self._live.get(request_id)
+        return request is not None and request.cancel()
+
+    def views(self, waiting: Iterable[Waiter]) -> list[RequestView]:
+        """All live requests, oldest first; `waiting` is who waits for a model, in order."""
+        places = {waiter.request_id: place for place, waiter in enumerate(waiting, start=1)}
+        engines = {id(request.engine): request.engine for request in self._live.values() if request.engine is not None}
+        inside: dict[tuple[int, str], tuple[RequestStatus, int | None]] = {}
+        for key, engine in engines.items():
+            for status, place in _placed(engine.requests()):
+                inside[key, status.id] = status, place
+        return [self._view(request, places, inside) for request in self._live.values()]
+
+    def _view(
+        self,
+        request: LiveRequest,
+        places: dict[str | None, int],
+        inside: dict[tuple[int, str], tuple[RequestStatus, int | None]],
+    ) -> RequestView:
+        age = self._clock() - request.since
+        early = RequestStatus(request.id, RequestState.WAITING, age, Usage(request.prompt_tokens))
+        status, place = inside.get((id(request.engine), request.id), (early, None))
+        state, waiting_for = str(status.state), status.waiting_for
+        if request.phase is not Phase.ADMITTED:
+            state = str(request.phase)
+        if request.phase is Phase.QUEUED:
+            place, waiting_for = places.get(request.id), "model"
+        return RequestView(
+            id=request.id,
+            model=request.model,
+            api=request.api,
+            state=state,
+            position=place,
+            age_s=round(age, 3),
+            prompt_tokens=status.usage.prompt_tokens,
+            cached_tokens=status.usage.cached_tokens,
+            completion_tokens=status.usage.completion_tokens,
+            decode_tps=status.decode_tps,
+            waiting_for=waiting_for,
+            key=request.key,
+        )
+
+    def _free_id(self, wanted: str) -> str:
+        if wanted not in self._live:
+            return wanted
+        return next(name for number in count(2) if (name := f"{wanted}-{number}") not in self._live)
+
+
+def _placed(statuses: Iterable[RequestStatus]) -> Iterator[tuple[RequestStatus, int | None]]:
+    places = count(1)
+    for status in statuses:
+        yield status, next(places) if status.state is RequestState.WAITING else None

@@ -1,0 +1,46 @@
+"""What every handler needs, as one frozen record under one key of the application."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from aiohttp import web
+
+from mlxd.daemon.api.running import RunningRequests
+from mlxd.daemon.memory_books import MemoryBooks
+from mlxd.daemon.settings import Settings
+from mlxd.memory.guard import MemoryGuard
+from mlxd.registry.names import NameTable
+from mlxd.registry.registry import ModelRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Lives as long as the daemon. `clock` is monotonic, `wall_clock` and `started` count from the epoch; seconds.
+
+    `tokenizers` runs templates and tokenisers, off the event loop.
+    """
+
+    registry: ModelRegistry
+    names: NameTable
+    settings: Settings
+    tokenizers: Executor
+    running: RunningRequests
+    guard: MemoryGuard
+    books: MemoryBooks
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    started: float = field(default_factory=time.time)
+    version: str = field(default_factory=lambda: version("mlxd"))
+
+
+SERVICES = web.AppKey("services", Services)
+
+
+def services_of(request: web.Request) -> Services:
+    """The services of the application that serves this request."""
+    return request.app[SERVICES]

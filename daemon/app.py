@@ -1,0 +1,159 @@
+"""The composition root: builds every part of the daemon from its settings, and ends them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from mlxd.daemon.api.application import make_application
+from mlxd.daemon.api.running import RunningRequests
+from mlxd.daemon.api.services import Services
+from mlxd.daemon.catalog import Catalog, build_catalog
+from mlxd.daemon.config import ConfigError, Problem
+from mlxd.daemon.engine_factory import EngineMaker, load_need
+from mlxd.daemon.memory_books import MemoryBooks, limits_for
+from mlxd.daemon.settings import Settings
+from mlxd.engines.backend import BackendFactory, mlx_backend
+from mlxd.engines.errors import FootprintExceeded
+from mlxd.engines.lanes import LanePool
+from mlxd.engines.types import PrefillEvictionRequest
+from mlxd.memory.crossing import CeilingEvent, RecoveredEvent, SoftEvent
+from mlxd.memory.footprint import MemoryLimits
+from mlxd.memory.guard import MemoryGuard
+from mlxd.memory.limits import CeilingTooLow, SoftTooLow
+from mlxd.memory.probe import MemoryProbe
+from mlxd.registry.registry import ModelRegistry
+from mlxd.registry.residency import Policy
+
+log = structlog.stdlib.get_logger(__name__)
+
+# Templates and tokens are made off the event loop; the tokenizers release the GIL.
+TOKENIZER_THREADS = 2
+
+
+class Daemon:
+    """Everything that lives as long as the process. Built on the event loop; `close` is the twin of `start`."""
+
+    def __init__(
+        self, settings: Settings, probe: MemoryProbe, *, hf_cache: Path | None, backend: BackendFactory = mlx_backend
+    ) -> None:
+        """Build all parts. Raises ConfigError for settings that this machine or its disk cannot follow."""
+        self.settings = settings
+        self.guard = MemoryGuard(probe, _limits(settings, probe))
+        self._lanes = LanePool(backend)
+        self._books = MemoryBooks(self.guard)
+        self.catalog: Catalog = build_catalog(settings, hf_cache)
+        maker = EngineMaker(settings, self.catalog, self._lanes, self.guard, self._room_for)
+        self.registry = ModelRegistry(
+            self.catalog.specs,
+            policy_of(settings),
+            maker,
+            self._books,
+            load_need=load_need,
+            stall_timeout=settings.residency.load_stall_timeout,
+            queue_timeout=settings.residency.queue_timeout,
+        )
+        self._books.has_engines = lambda: self.registry.has_engines
+        self._tokenizers = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+        self.services = Services(
+            registry=self.registry,
+            names=self.catalog.names,
+            settings=settings,
+            tokenizers=self._tokenizers,
+            running=RunningRequests(),
+            guard=self.guard,
+            books=self._books,
+        )
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def application(self) -> web.Application:
+        """The HTTP application over this daemon's services."""
+        return make_application(self.services)
+
+    def start(self) -> None:
+        """Watch memory, and load the libraries and the preloaded models in the background."""
+        for note in self.catalog.notes:
+            log.warning("models.note", note=note)
+        watch = self.guard.watch(
+            self.settings.memory.poll_interval, self._on_soft, self._on_ceiling, self._on_recovered, self._stop
+        )
+        self._tasks.append(asyncio.create_task(watch, name="memory.watch"))
+        self._tasks.append(asyncio.create_task(self._warm_up(), name="warm_up"))
+
+    async def close(self) -> bool:
+        """Refuse, drain, abort, free, in this order. False when something had to be abandoned."""
+        clean = await self.registry.close(self.settings.server.drain_timeout)
+        self._stop.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tokenizers.shutdown(wait=False, cancel_futures=True)
+        ended = await asyncio.to_thread(self._lanes.close, self.settings.residency.unload_timeout)
+        return clean and ended
+
+    async def _warm_up(self) -> None:
+        """Import what the first load needs, so that it neither pays for it nor holds the event loop."""
+        started = time.monotonic()
+        try:
+            await self._lanes.warm_up()
+        except ImportError as error:
+            log.error("mlx.import_failed", error=str(error))
+            return
+        log.info("mlx.imported", seconds=round(time.monotonic() - started, 3))
+        self._books.reopen_base()
+        self._books(fresh=True)
+        for name in self.settings.models.preload:
+            model = self.catalog.names.resolve(name, "").model
+            await self.registry.load(model, wait=False)
+
+    def _room_for(self, model: str) -> Callable[[PrefillEvictionRequest], Awaitable[None]]:
+        async def make_room(request: PrefillEvictionRequest) -> None:
+            await self.registry.make_room(model, request)
+
+        return make_room
+
+    async def _on_soft(self, event: SoftEvent) -> None:
+        await self.registry.shed(event.footprint_bytes - event.soft_bytes, "memory_soft")
+
+    async def _on_ceiling(self, event: CeilingEvent) -> None:
+        error = FootprintExceeded(event.footprint_bytes, event.ceiling_bytes, event.limit)
+        inputs = {
+            "footprint_bytes": event.footprint_bytes,
+            "ceiling_bytes": event.ceiling_bytes,
+            "limit": event.limit,
+        }
+        self.registry.abort_all(error, "memory_ceiling", inputs)
+        await self.registry.shed(event.footprint_bytes - self.guard.limits.soft_bytes, "memory_ceiling")
+
+    async def _on_recovered(self, event: RecoveredEvent) -> None:
+        log.info("memory.recovered", footprint_bytes=event.footprint_bytes)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The planner's policy from the [residency] table."""
+    residency = settings.residency
+    return Policy(
+        max_loaded=residency.max_loaded,
+        queue_size=residency.queue_size,
+        max_wait=float("inf") if residency.max_wait is None else residency.max_wait,
+        min_residency=residency.min_residency,
+        unload_timeout=residency.unload_timeout,
+        retry_backoff=residency.retry_backoff,
+        autoload=settings.models.autoload,
+    )
+
+
+def _limits(settings: Settings, probe: MemoryProbe) -> MemoryLimits:
+    try:
+        return limits_for(settings.memory, probe)
+    except CeilingTooLow as error:
+        raise ConfigError(Problem(str(error), "memory.ceiling")) from error
+    except (SoftTooLow, ValueError) as error:
+        raise ConfigError(Problem(str(error), "memory.soft")) from error

@@ -1,0 +1,126 @@
+"""Which models there are: what was discovered on disk, with the names and rules of `[[model]]` laid over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.settings import ModelSettings, PresetSettings, SamplingSettings, Settings
+from mlxd.memory.estimates import ModelEstimate, inspect_folder
+from mlxd.registry.discovery import FolderFacts, discover, snapshot_of
+from mlxd.registry.model_kind import folder_kind
+from mlxd.registry.names import NameTable
+from mlxd.registry.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Every known model and name. `notes` are sentences about what was odd on disk."""
+
+    specs: tuple[ModelSpec, ...]
+    names: NameTable
+    estimates: Mapping[Path, ModelEstimate]
+    notes: tuple[str, ...]
+
+    def estimate(self, spec: ModelSpec) -> ModelEstimate:
+        """What the files of a model say about its size."""
+        return self.estimates.get(spec.path) or ModelEstimate()
+
+
+def build_catalog(settings: Settings, hf_cache: Path | None) -> Catalog:
+    """Look through the configured folders. Raises ConfigError for an entry that names no model."""
+    estimates: dict[Path, ModelEstimate] = {}
+
+    def inspect(path: Path) -> FolderFacts:
+        estimate = estimates[path] = inspect_folder(path)
+        return FolderFacts(
+            estimate.weight_bytes, estimate.kv_bytes_per_token, estimate.context_length, estimate.problem
+        )
+
+    cache = hf_cache if settings.models.hf_cache else None
+    found = discover(settings.models.dirs, cache, inspect)
+    specs = {spec.name: replace(spec, ttl=settings.models.ttl) for spec in found.specs}
+    problems: list[Problem] = []
+    for entry in settings.model:
+        base = _base_spec(entry, specs, hf_cache, problems)
+        if base is None:
+            continue
+        if entry.path is not None or entry.repo is not None:
+            _drop_same_folder(specs, base.path)
+            base = replace(_inspected(base, inspect(base.path)), kind=folder_kind(base.path))
+        specs[entry.name] = _with_entry(base, entry)
+    if settings.models.default is not None and not problems:
+        problems += _check_name(settings.models.default, "models.default", specs)
+    for name in settings.models.preload:
+        problems += _check_name(name, "models.preload", specs)
+    if problems:
+        raise ConfigError(*problems)
+    ordered = tuple(specs[name] for name in sorted(specs))
+    return Catalog(ordered, NameTable.build(ordered), estimates, found.notes)
+
+
+def sampling_for(settings: Settings, model: str, preset: str | None) -> SamplingSettings:
+    """The sampling values of a model for requests that do not say, those of a preset first."""
+    entry = settings.model_for(model)
+    if entry is None:
+        return SamplingSettings()
+    chosen = preset_for(settings, model, preset)
+    return chosen.sampling.over(entry.sampling) if chosen is not None else entry.sampling
+
+
+def preset_for(settings: Settings, model: str, preset: str | None) -> PresetSettings | None:
+    """A model's preset by name."""
+    entry = settings.model_for(model)
+    if entry is None or preset is None:
+        return None
+    return next((candidate for candidate in entry.presets if candidate.name == preset), None)
+
+
+def _base_spec(
+    entry: ModelSettings, specs: dict[str, ModelSpec], hf_cache: Path | None, problems: list[Problem]
+) -> ModelSpec | None:
+    if entry.path is not None:
+        return ModelSpec(entry.name, entry.path)
+    if entry.repo is not None:
+        folder = snapshot_of(hf_cache, entry.repo) if hf_cache is not None else None
+        missing = Path(entry.repo)
+        return ModelSpec(entry.name, folder or missing)
+    if entry.name not in specs:
+        message = "no model of this name was found in models.dirs or the Hugging Face cache; set path or repo"
+        problems.append(Problem(message, f"model.{entry.name}"))
+        return None
+    return specs[entry.name]
+
+
+def _inspected(spec: ModelSpec, facts: FolderFacts) -> ModelSpec:
+    return replace(
+        spec,
+        weight_bytes=facts.weight_bytes,
+        kv_bytes_per_token=facts.kv_bytes_per_token,
+        context_length=facts.context_length,
+        problem=facts.problem,
+    )
+
+
+def _with_entry(spec: ModelSpec, entry: ModelSettings) -> ModelSpec:
+    return replace(
+        spec,
+        aliases=entry.aliases,
+        presets=tuple(preset.name for preset in entry.presets),
+        pinned=entry.pinned,
+        ttl=entry.ttl,
+    )
+
+
+def _drop_same_folder(specs: dict[str, ModelSpec], path: Path) -> None:
+    """A folder that an entry names is listed under the entry's name only."""
+    resolved = path.resolve()
+    for name in [name for name, spec in specs.items() if spec.path.resolve() == resolved]:
+        del specs[name]
+
+
+def _check_name(name: str, key: str, specs: dict[str, ModelSpec]) -> list[Problem]:
+    known = {known for spec in specs.values() for known in (spec.name, *spec.aliases, *spec.presets)}
+    return [] if name in known else [Problem(f"there is no model {name!r}", key)]

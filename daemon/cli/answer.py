@@ -1,0 +1,101 @@
+"""Asks for one chat answer and shows it while it is generated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mlxd.daemon.cli.answers import failure_from
+from mlxd.daemon.cli.client import DaemonClient
+from mlxd.daemon.cli.failures import CommandFailed
+from mlxd.daemon.cli.screen import AnswerScreen
+from mlxd.daemon.cli.sse import Comment, SseParser
+
+_PATH = "/v1/chat/completions"
+_DONE = "[DONE]"
+_ERROR_STATUS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What the command line says about sampling; None leaves it to the daemon. Tokens and temperature."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+
+    def given(self) -> dict[str, int | float]:
+        """The request's fields for the values that are set."""
+        fields = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    delta: _Delta = _Delta()
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    choices: tuple[_Choice, ...] = ()
+
+
+async def show_answer(
+    client: DaemonClient, model: str, turns: list[ChatTurn], sampling: Sampling, screen: AnswerScreen
+) -> None:
+    """Stream the answer onto the screen; ending early, by an error or a cancel, keeps what is there.
+
+    Raises CommandFailed: before the answer, within it, or when it stops without its end.
+    """
+    messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+    body = {"model": model, "messages": messages, "stream": True, **sampling.given()}
+    try:
+        async with client.stream(_PATH, body) as chunks:
+            await _show(chunks, screen, client.url)
+    finally:
+        screen.end()
+
+
+async def _show(chunks: AsyncIterator[bytes], screen: AnswerScreen, url: str) -> None:
+    parser = SseParser()
+    async for chunk in chunks:
+        for event in parser.feed(chunk):
+            if isinstance(event, Comment):
+                screen.note(event.text)
+            elif event.data == _DONE:
+                return
+            else:
+                screen.write(_text(event.data, url))
+    raise CommandFailed(f"the daemon at {url} ended the answer before it was complete; its log says why")
+
+
+def _text(data: str, url: str) -> str:
+    """The new text in one event. Raises the failure that an error event carries."""
+    answer = _json(data)
+    if isinstance(answer, dict) and "error" in answer:
+        raise failure_from(_ERROR_STATUS, answer, url)
+    try:
+        chunk = msgspec.convert(answer, _Chunk)
+    except msgspec.ValidationError as error:
+        raise CommandFailed(f"{url} sent an event that is no part of an answer ({error})") from error
+    return "".join(choice.delta.content or "" for choice in chunk.choices)
+
+
+def _json(data: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,73 @@
+"""Makes an engine for a model from its settings and what its files say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mlxd.daemon.catalog import Catalog
+from mlxd.daemon.settings import EngineSettings, Settings
+from mlxd.engines.core import EngineCore, PrefillEvictionCallback
+from mlxd.engines.errors import EngineDead
+from mlxd.engines.lanes import LanePool
+from mlxd.engines.scheduler import PrefillMemory
+from mlxd.engines.types import EngineConfig
+from mlxd.memory.estimates import ModelEstimate, kv_bytes, prefill_bytes
+from mlxd.memory.guard import MemoryGuard
+from mlxd.registry.spec import ModelSpec
+
+# For a model whose files do not tell, in tokens.
+DEFAULT_CONTEXT = 4096
+# Tokens of KV cache that a load must find room for beside the weights.
+LOAD_KV_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMaker:
+    """The registry's engine factory. `make_room` gives the prefill-eviction callback of a model."""
+
+    settings: Settings
+    catalog: Catalog
+    lanes: LanePool
+    guard: MemoryGuard
+    make_room: Callable[[str], PrefillEvictionCallback]
+
+    def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore:
+        engine = self.settings.engine_for(spec.name)
+        estimate = self.catalog.estimate(spec)
+        return EngineCore(
+            EngineConfig(
+                name=spec.name,
+                path=spec.path,
+                context_length=context_length(spec, engine),
+                max_running=engine.max_running,
+                max_waiting=engine.max_waiting,
+                prefill_chunk=engine.prefill_chunk,
+            ),
+            self.lanes,
+            memory=PrefillMemory(prefill_price(estimate, engine), self.guard.headroom),
+            prefill_eviction_callback=self.make_room(spec.name),
+            on_dead=on_dead,
+        )
+
+
+def context_length(spec: ModelSpec, engine: EngineSettings) -> int:
+    """Tokens that a sequence may have: the smaller of what is configured and what the model says."""
+    lengths = [length for length in (engine.context_length, spec.context_length) if length > 0]
+    return min(lengths, default=DEFAULT_CONTEXT)
+
+
+def load_need(spec: ModelSpec) -> int:
+    """Bytes that a load must find free: the weights and a little cache to begin with."""
+    return spec.weight_bytes + kv_bytes(1, LOAD_KV_TOKENS, spec.kv_bytes_per_token)
+
+
+def prefill_price(estimate: ModelEstimate, engine: EngineSettings) -> Callable[[int], int]:
+    """Prices a prompt of so many tokens in bytes, at the height of its prefill."""
+
+    def price(tokens: int) -> int:
+        return prefill_bytes(
+            tokens, engine.prefill_chunk, estimate.kv_bytes_per_token, estimate.attention_heads, estimate.itemsize
+        )
+
+    return price

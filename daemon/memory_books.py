@@ -1,0 +1,55 @@
+"""Memory for the planner and for readers: the guard's measurements beside the registry's books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mlxd.daemon.settings import MemorySettings
+from mlxd.memory.footprint import MemoryLimits
+from mlxd.memory.guard import MemoryGuard
+from mlxd.memory.limits import resolve_limits
+from mlxd.memory.parts import Parts, parts
+from mlxd.memory.probe import MemoryProbe
+from mlxd.registry.residency import MemoryReading
+from mlxd.registry.snapshot import ModelSnapshot
+
+
+def limits_for(settings: MemorySettings, probe: MemoryProbe) -> MemoryLimits:
+    """The limits that hold on this machine. Raises CeilingTooLow or SoftTooLow."""
+    footprint = probe.sample()
+    ceiling = None if settings.ceiling == "auto" else settings.ceiling.resolve(footprint.machine_total)
+    soft = settings.soft.bytes if settings.soft.bytes is not None else settings.soft.fraction or 1.0
+    return resolve_limits(ceiling, soft, footprint, probe.metal_limit(), probe.wired_limit())
+
+
+@dataclass(slots=True)
+class MemoryBooks:
+    """What the planner is told. The base is what the process uses while no model is loaded, in bytes."""
+
+    guard: MemoryGuard
+    has_engines: Callable[[], bool] = lambda: False
+    base: int = 0
+    base_is_open: bool = True
+
+    def __call__(self, *, fresh: bool) -> MemoryReading:
+        """The limit for models and what is in use; MLX's buffer cache counts as free."""
+        reading = self.guard.sample() if fresh or self.guard.latest is None else self.guard.latest
+        measured = reading.footprint.bytes - reading.footprint.reclaimable
+        if self.base_is_open and fresh and not self.has_engines():
+            self.base = measured
+            self.base_is_open = False
+        limits = self.guard.limits
+        return MemoryReading(limits.soft_bytes, limits.limit, measured, self.base)
+
+    def reopen_base(self) -> None:
+        """The libraries are loaded now: measure the base again when no model is."""
+        self.base_is_open = True
+
+    def parts(self, models: Iterable[ModelSnapshot]) -> Parts:
+        """The latest footprint taken apart."""
+        reading = self.guard.latest or self.guard.sample()
+        loaded = [model for model in models if model.engine is not None]
+        weights = sum(model.resident_bytes - model.kv_bytes for model in loaded)
+        kv = sum(model.kv_bytes for model in loaded)
+        return parts(reading.footprint, self.base, weights, kv, 0)
