@@ -1,0 +1,53 @@
+# Every target does its own set-up. PYTHON may name any Python from 3.11 on.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ROOMS := daemon engines registry memory
+
+# MLX's wheel for Linux carries a slow reference BLAS. Tests and benchmarks preload OpenBLAS where there is one;
+# the daemon finds it by itself.
+OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0 /usr/lib/*/libopenblas.so.0))
+WITH_BLAS := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
+
+.PHONY: setup demo run check test soak bench lock clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml etc/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mlxd needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint etc/constraints.txt --editable '.[cpu,dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/python etc/demo.py
+
+run: setup
+	$(BIN)/mlxd serve
+
+build/ns/mlxd:
+	mkdir -p build/ns
+	ln -sfn ../.. $@
+
+check: setup build/ns/mlxd
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=build/ns $(BIN)/mypy $(ROOMS:%=-p mlxd.%)
+	$(BIN)/python -Im pytest tests/test_import_rules.py
+
+test: setup
+	$(WITH_BLAS) $(BIN)/python -Im pytest -m 'not soak'
+
+soak: setup
+	$(WITH_BLAS) $(BIN)/python -Im pytest -m soak --timeout 3600
+
+bench: setup
+	$(WITH_BLAS) $(BIN)/python bench/overhead.py
+
+# Take the versions installed now as the ones that development and CI use.
+lock: setup
+	$(BIN)/python -m pip freeze --exclude-editable | sort -f > etc/constraints.txt
+
+clean:
+	rm -rf $(VENV) build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

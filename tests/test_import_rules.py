@@ -1,0 +1,69 @@
+"""Who may import what: the rooms' graph and the libraries of each room, read from the source."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = {
+    "memory": {"memory"},
+    "engines": {"engines"},
+    "registry": {"registry", "engines", "memory"},
+    "daemon": {"daemon", "registry", "engines", "memory"},
+}
+# Files that run on a lane, or in the import command; everything else must start without MLX.
+MLX_FILES = {
+    "engines/gguf.py",
+    "engines/gguf_weights.py",
+    "engines/loader.py",
+    "engines/mlx_backend.py",
+    "engines/sampling.py",
+    "engines/text_runner.py",
+    "engines/text_stream.py",
+}
+HEAVY = {"mlx", "mlx_lm", "mlx_vlm", "transformers"}
+FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def test_there_is_something_to_check():
+    assert len(FILES) > 20
+    assert {path.relative_to(ROOT).parts[0] for path in FILES} == set(ROOMS)
+    assert {str(path.relative_to(ROOT)) for path in FILES} >= MLX_FILES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_imports_only_what_its_room_may(path):
+    name = str(path.relative_to(ROOT))
+    room = path.relative_to(ROOT).parts[0]
+    for module in imports(path):
+        top, _, rest = module.partition(".")
+        assert top not in ROOMS, f"{name} imports the bare name {module}"
+        if top == "mlxd":
+            assert rest.split(".")[0] in ROOMS[room], f"{name} may not import {module}"
+        if top == "aiohttp":
+            assert room == "daemon", f"{name} imports aiohttp"
+        if top in HEAVY:
+            assert name in MLX_FILES, f"{name} imports {module}"
+        if top == "psutil":
+            assert name == "memory/probe.py", f"{name} imports psutil"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_keeps_no_mutable_state(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Global)], f"{path} uses global"
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Set | ast.ListComp):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            assert names == ["__all__"], f"{path}:{node.lineno} is a module-level list or set; make it a tuple"
