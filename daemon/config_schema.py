@@ -138,7 +138,6 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "min_p": number(0, 1),
     "seed": integer(0, _MAX_SEED),
     "max_tokens": integer(1),
-    "min_tokens": integer(0),
     "stop": list_of(text(_stop_complaint), single=True),
     "repetition_penalty": number(0, 10, above=True),
     "presence_penalty": number(-2, 2),

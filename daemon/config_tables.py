@@ -93,11 +93,7 @@ class TableReader:
         return self.keys(raw, at, OVERRIDE_RULES, WHOLE_DAEMON)
 
     def _sampling(self, raw: object, at: KeyPath) -> SamplingSettings:
-        sampling = SamplingSettings(**self.keys(raw, at, SAMPLING_RULES))
-        low, high = sampling.min_tokens, sampling.max_tokens
-        if low is not None and high is not None and low > high:
-            self._report.add((*at, "min_tokens"), f"expected at most max_tokens ({high}), got {low}")
-        return sampling
+        return SamplingSettings(**self.keys(raw, at, SAMPLING_RULES))
 
     def _preset(self, raw: object, at: KeyPath) -> PresetSettings:
         values = {"name": ""} | self.keys(raw, at, PRESET_RULES, PRESET_TABLES)

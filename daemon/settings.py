@@ -105,7 +105,6 @@ class SamplingSettings(Struct, frozen=True):
     min_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
-    min_tokens: int | None = None
     stop: tuple[str, ...] | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import count
-from typing import Protocol
 
 import structlog
 
@@ -17,12 +14,13 @@ from mlxd.engines.engine import Engine
 from mlxd.engines.types import PrefillEvictionRequest
 from mlxd.registry import events as ev
 from mlxd.registry.decisions import DecisionLog
+from mlxd.registry.driver import Driver, MemorySource
 from mlxd.registry.entry import Entry
 from mlxd.registry.errors import LoadNotRunning, ModelLoadFailed, ModelUnloaded, RegistryError, ShuttingDown
 from mlxd.registry.lease import Lease
 from mlxd.registry.loads import EngineFactory, Loads
-from mlxd.registry.planner import next_deadline, plan
-from mlxd.registry.residency import MemoryReading, Policy, Purpose, Residency, Resident, Waiter
+from mlxd.registry.residency import Policy, Purpose, Residency, Resident, Waiter
+from mlxd.registry.rooms import Rooms
 from mlxd.registry.snapshot import Decision, ModelSnapshot, UnloadResult
 from mlxd.registry.spec import ModelSpec
 from mlxd.registry.states import RESIDENT, State
@@ -37,12 +35,6 @@ class Unset:
 
 
 UNSET = Unset()
-
-
-class MemorySource(Protocol):
-    """What the planner is told of memory; `fresh` asks for a new measurement."""
-
-    def __call__(self, *, fresh: bool) -> MemoryReading: ...
 
 
 class ModelRegistry:
@@ -66,23 +58,21 @@ class ModelRegistry:
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
-        self._memory = memory
         self._queue_timeout = queue_timeout
         self._entries = {spec.name: Entry(spec) for spec in specs}
         residents = {
             name: Resident(name, load_need(entry.spec), pinned=entry.spec.pinned, ttl=entry.spec.ttl)
             for name, entry in self._entries.items()
         }
-        self._state = Residency(policy, memory(fresh=True), residents)
-        self._events: deque[ev.Event] = deque()
-        self._planning = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._room_ids = count(1)
-        self._rooms: dict[int, asyncio.Future[None]] = {}
-        self._unleased = asyncio.Event()
-        self._waits = Waits(self._post, clock)
+        self._driver = Driver(Residency(policy, memory(fresh=True), residents), memory, self._act, clock)
+        self._waits = Waits(self._driver.post, clock)
+        self._rooms = Rooms(self._driver.post)
         self._loads = Loads(
-            engine_factory, self._post, clock, stall_timeout=stall_timeout, unload_timeout=policy.unload_timeout
+            engine_factory,
+            self._driver.post,
+            clock,
+            stall_timeout=stall_timeout,
+            unload_timeout=policy.unload_timeout,
         )
         self.decisions = DecisionLog(wall_clock)
 
@@ -103,7 +93,7 @@ class ModelRegistry:
         try:
             yield self._lease(name, grant, started)
         finally:
-            self._post(ev.Released(name, grant.generation))
+            self._driver.post(ev.Released(name, grant.generation))
 
     async def make_room(self, model: str, request: PrefillEvictionRequest) -> None:
         """The prefill-eviction callback: evict idle models, least recently used first, for a prompt of `model`.
@@ -111,11 +101,11 @@ class ModelRegistry:
         Returns when they are gone; nothing is evicted when all of them would not be enough.
         """
         short = request.needed_bytes - request.headroom_bytes
-        await self._want_room(short, request.reason, model, request.request_id)
+        await self._rooms.want(short, request.reason, model=model, request_id=request.request_id)
 
     async def shed(self, short: int, reason: str) -> None:
         """Evict idle models until about `short` bytes are free, or none is left; returns when they are gone."""
-        await self._want_room(short, reason, partial=True)
+        await self._rooms.want(short, reason, partial=True)
 
     def abort_all(self, error: Exception, reason: str, inputs: Mapping[str, object]) -> int:
         """End every request of every engine with `error`; how many there were. Models stay loaded."""
@@ -139,17 +129,17 @@ class ModelRegistry:
 
     def cancel_load(self, name: str) -> None:
         """Stop a load in progress. Raises LoadNotRunning."""
-        state = self._state.models[name].state
+        state = self._driver.state.models[name].state
         if state is not State.LOADING:
             raise LoadNotRunning(name, state)
-        self._post(ev.CancelLoadWanted(name))
+        self._driver.post(ev.CancelLoadWanted(name))
 
     async def unload(self, name: str, *, force: bool = False, timeout: float | None = None) -> UnloadResult:
         """Unload a model: drain it for at most `timeout` seconds, or cut its requests off with `force`."""
         entry = self._entries[name]
-        bound = self._state.policy.unload_timeout if timeout is None else timeout
-        self._post(ev.UnloadWanted(name, force, self._clock() + bound))
-        if self._state.models[name].state not in RESIDENT:
+        bound = self._driver.state.policy.unload_timeout if timeout is None else timeout
+        self._driver.post(ev.UnloadWanted(name, force, self._clock() + bound))
+        if self._driver.state.models[name].state not in RESIDENT:
             return UnloadResult(0)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry.gone.append(future)
@@ -160,7 +150,7 @@ class ModelRegistry:
         """Change pin and time to live; both apply at once."""
         change_ttl = not isinstance(ttl, Unset)
         new_ttl = None if isinstance(ttl, Unset) else ttl
-        self._post(ev.PolicyChanged(name, pinned, new_ttl, change_ttl=change_ttl))
+        self._driver.post(ev.PolicyChanged(name, pinned, new_ttl, change_ttl=change_ttl))
         return self.model(name)
 
     # -- readers -------------------------------------------------------------------------------------------
@@ -171,12 +161,12 @@ class ModelRegistry:
 
     def model(self, name: str) -> ModelSnapshot:
         """One model now."""
-        queued = sum(1 for waiter in self._state.waiters if waiter.model == name)
-        return snapshot(self._entries[name], self._state.models[name], queued, self._clock(), self._wall_clock())
+        queued = sum(1 for waiter in self._driver.state.waiters if waiter.model == name)
+        return snapshot(self._entries[name], self._driver.state.models[name], queued, self._clock(), self._wall_clock())
 
     def waiting(self) -> tuple[Waiter, ...]:
         """Who waits for a model, oldest first."""
-        return self._state.waiters
+        return self._driver.state.waiters
 
     def engines(self) -> dict[str, Engine]:
         """The engines of models that are loaded."""
@@ -186,7 +176,7 @@ class ModelRegistry:
     @property
     def closing(self) -> bool:
         """Whether the daemon stops: nothing is admitted any more."""
-        return self._state.closing
+        return self._driver.state.closing
 
     @property
     def has_engines(self) -> bool:
@@ -204,38 +194,28 @@ class ModelRegistry:
 
         False when an engine did not close in time.
         """
-        self._post(ev.Closing())
+        self._driver.post(ev.Closing())
         try:
             async with asyncio.timeout(drain_timeout):
-                await self._unleased.wait()
+                await self._driver.unleased.wait()
         except TimeoutError:
-            leases = sum(model.leases for model in self._state.models.values())
+            leases = sum(model.leases for model in self._driver.state.models.values())
             log.warning("registry.drain_timeout", leases=leases, timeout_s=drain_timeout)
         # twice: a load that was too far along to cancel is ready only after the first round
         joined = await self._cut_off() and await self._cut_off()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._driver.stop()
         return joined and self._loads.abandoned == 0
 
     async def _cut_off(self) -> bool:
         for name in self._entries:
-            self._post(ev.UnloadWanted(name, force=True))
-        return await self._loads.join(2 * self._state.policy.unload_timeout)
+            self._driver.post(ev.UnloadWanted(name, force=True))
+        return await self._loads.join(2 * self._driver.state.policy.unload_timeout)
 
     async def _load_unattended(self, name: str) -> None:
         try:
             await self._waits.for_model(name, Purpose.LOAD, None, None)
         except RegistryError as error:
             log.warning("model.load_refused", model=name, message=str(error))  # the model's state keeps the reason
-
-    async def _want_room(
-        self, short: int, reason: str, model: str | None = None, request_id: str | None = None, *, partial: bool = False
-    ) -> None:
-        room_id = next(self._room_ids)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._rooms[room_id] = future
-        self._post(ev.RoomNeeded(room_id, short, reason, model, request_id, partial=partial))
-        await future
 
     def _lease(self, name: str, grant: ev.Grant, started: float) -> Lease:
         entry = self._entries[name]
@@ -252,31 +232,9 @@ class ModelRegistry:
         retry_at = self._wall_clock() + error.retry_after
         return ModelLoadFailed(error.model, replace(error.failure, retry_at=retry_at), error.retry_after)
 
-    # -- the loop: one event, one plan, its effects --------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------------------
 
-    def _post(self, event: ev.Event) -> None:
-        self._events.append(event)
-        if self._planning:
-            return
-        self._planning = True
-        try:
-            while self._events:
-                self._step(self._events.popleft())
-        finally:
-            self._planning = False
-        self._arm()
-
-    def _step(self, event: ev.Event) -> None:
-        moves_memory = not isinstance(event, (ev.Released, ev.Left, ev.Tick)) and not self._is_ready(event)
-        state = replace(self._state, memory=self._memory(fresh=moves_memory))
-        self._state, effects = plan(state, event, self._clock())
-        for effect in effects:
-            self._run(effect)
-
-    def _is_ready(self, event: ev.Event) -> bool:
-        return isinstance(event, ev.Wanted) and self._state.models[event.waiter.model].state is State.READY
-
-    def _run(self, effect: ev.Effect) -> None:
+    def _act(self, effect: ev.Effect) -> None:
         match effect:
             case ev.Grant():
                 self._waits.grant(effect)
@@ -287,29 +245,11 @@ class ModelRegistry:
             case ev.CancelLoad(name):
                 self._loads.cancel(self._entries[name])
             case ev.StartUnload(name, generation):
-                error = ShuttingDown() if self._state.closing else ModelUnloaded(name)
+                error = ShuttingDown() if self.closing else ModelUnloaded(name)
                 self._loads.start_unload(self._entries[name], generation, error)
             case ev.RoomAnswered(room_id):
-                self._answer_room(room_id)
+                self._rooms.answer(room_id)
             case ev.Decide(kind, model, reason, for_model, for_request, inputs):
                 self.decisions.add(
                     kind, reason, model=model, for_model=for_model, for_request=for_request, inputs=inputs
                 )
-
-    def _answer_room(self, room_id: int) -> None:
-        future = self._rooms.pop(room_id)
-        if not future.done():  # its engine may have been closed meanwhile
-            future.set_result(None)
-
-    def _arm(self) -> None:
-        if any(model.leases for model in self._state.models.values()):
-            self._unleased.clear()
-        else:
-            self._unleased.set()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        now = self._clock()
-        due = next_deadline(self._state, now)
-        if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(due - now, self._post, ev.Tick())

@@ -1,0 +1,80 @@
+"""Drives the planner: one event in, one plan, its effects done, until no event is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from mlxd.registry import events as ev
+from mlxd.registry.planner import next_deadline, plan
+from mlxd.registry.residency import MemoryReading, Residency
+from mlxd.registry.states import State
+
+
+class MemorySource(Protocol):
+    """What the planner is told of memory; `fresh` asks for a new measurement."""
+
+    def __call__(self, *, fresh: bool) -> MemoryReading: ...
+
+
+class Driver:
+    """The only holder of the planner's state. `act` does one effect; it may post events, which then follow.
+
+    Nothing is awaited between an event and its effects, so no reader ever sees a half-done plan.
+    """
+
+    def __init__(
+        self, state: Residency, memory: MemorySource, act: Callable[[ev.Effect], None], clock: Callable[[], float]
+    ) -> None:
+        self.state = state
+        self.unleased = asyncio.Event()
+        self._memory = memory
+        self._act = act
+        self._clock = clock
+        self._events: deque[ev.Event] = deque()
+        self._planning = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def post(self, event: ev.Event) -> None:
+        """Plan for an event and do what follows; an event posted meanwhile is next."""
+        self._events.append(event)
+        if self._planning:
+            return
+        self._planning = True
+        try:
+            while self._events:
+                self._step(self._events.popleft())
+        finally:
+            self._planning = False
+        self._arm()
+
+    def stop(self) -> None:
+        """No more ticks."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _step(self, event: ev.Event) -> None:
+        state = replace(self.state, memory=self._memory(fresh=self._moves_memory(event)))
+        self.state, effects = plan(state, event, self._clock())
+        for effect in effects:
+            self._act(effect)
+
+    def _moves_memory(self, event: ev.Event) -> bool:
+        if isinstance(event, ev.Wanted):
+            return self.state.models[event.waiter.model].state is not State.READY
+        return not isinstance(event, (ev.Released, ev.Left, ev.Tick))
+
+    def _arm(self) -> None:
+        if any(model.leases for model in self.state.models.values()):
+            self.unleased.clear()
+        else:
+            self.unleased.set()
+        self.stop()
+        now = self._clock()
+        due = next_deadline(self.state, now)
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_later(due - now, self.post, ev.Tick())
