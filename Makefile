@@ -43,6 +43,7 @@ soak: setup
 	$(WITH_BLAS) $(BIN)/python -Im pytest -m soak --timeout 3600
 
 bench: setup
+	$(BIN)/python bench/startup.py
 	$(WITH_BLAS) $(BIN)/python bench/overhead.py
 
 # Take the versions installed now as the ones that development and CI use.

@@ -28,7 +28,7 @@ from mlxd.engines.errors import EngineClosed
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.types import EngineConfig, Request, SamplingParams
 
-WORDS = "the quick brown fox jumps over the lazy dog and runs away from the big bad wolf".split()
+TEXT = "the quick brown fox jumps over the lazy dog and runs away from the big bad wolf"
 
 
 def model_path(name: str) -> Path:
@@ -38,17 +38,15 @@ def model_path(name: str) -> Path:
 
 
 def prompts(tokenizer: Any, count: int) -> list[list[int]]:
-    texts = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(count)]
+    words = TEXT.split()
+    texts = [" ".join(words[i:] + words[:i]) for i in range(count)]
     return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
 
 
 def raw_single(model: Any, tokenizer: Any, prompt: list[int], tokens: int) -> float:
     """Tokens per second of mlx-lm's own generation, from the first token on."""
-    last = None
-    for last in stream_generate(model, tokenizer, prompt, max_tokens=tokens):
-        pass
-    assert last is not None
-    return float(last.generation_tps)
+    responses = list(stream_generate(model, tokenizer, prompt, max_tokens=tokens))
+    return float(responses[-1].generation_tps)
 
 
 def raw_batch(model: Any, tokenizer: Any, batch_prompts: list[list[int]], tokens: int) -> float:

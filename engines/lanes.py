@@ -82,6 +82,8 @@ class LanePool:
         imported: Future[None] = Future()
 
         def job(open_backend: Callable[[], Backend]) -> None:
+            if not imported.set_running_or_notify_cancel():
+                return
             try:
                 open_backend()
             except BaseException as error:  # noqa: BLE001 - handed over whole

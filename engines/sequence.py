@@ -48,7 +48,7 @@ class Sequence:
         shown = "" if event.is_end else text.push(event.token)
         reason = self._reason(event, text)
         if reason is None:
-            return RequestOutput(shown, self.usage, self.timing) if shown else None
+            return RequestOutput(shown, self.usage) if shown else None
         if not text.stopped:
             shown += text.finish()
         if text.stopped:

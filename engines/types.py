@@ -69,7 +69,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """New text since the last output of this request; the last one has a `finish_reason`.
+    """New text since the last output of this request; the last one has a `finish_reason` and the timing.
 
     `cancelled` marks the last output of a request that was cancelled on purpose and keeps what it generated.
     """
