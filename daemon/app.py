@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,8 @@ class Daemon:
         self._lanes = LanePool(backend)
         self._books = MemoryBooks(self.guard)
         self.catalog: Catalog = build_catalog(settings, hf_cache)
-        maker = EngineMaker(settings, self.catalog, self._lanes, self.guard, self._room_for)
+        step_lock = threading.Lock() if settings.engine.step_lock else None
+        maker = EngineMaker(settings, self.catalog, self._lanes, self.guard, self._room_for, step_lock)
         self.registry = ModelRegistry(
             self.catalog.specs,
             policy_of(settings),

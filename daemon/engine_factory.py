@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ class EngineMaker:
     lanes: LanePool
     guard: MemoryGuard
     make_room: Callable[[str], PrefillEvictionCallback]
+    step_lock: threading.Lock | None = None
 
     def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore:
         engine = self.settings.engine_for(spec.name)
@@ -48,6 +50,7 @@ class EngineMaker:
             memory=PrefillMemory(prefill_price(estimate, engine), self.guard.headroom),
             prefill_eviction_callback=self.make_room(spec.name),
             on_dead=on_dead,
+            step_lock=self.step_lock,
         )
 
 

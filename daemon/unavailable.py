@@ -20,8 +20,6 @@ def refuse_unavailable(settings: Settings) -> None:
     problems = []
     if any(engine.isolation == "process" for engine in _engines(settings)):
         problems.append(Problem('"process" is not available in this version; use "thread"', "engine.isolation"))
-    if settings.engine.step_lock:
-        problems.append(Problem("is not available in this version; leave it false", "engine.step_lock"))
     if settings.auth.keys_file.exists():
         message = f"{settings.auth.keys_file} exists, but this version cannot check API keys; move it away"
         problems.append(Problem(message, "auth.keys_file"))

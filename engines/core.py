@@ -6,6 +6,7 @@ import asyncio
 import enum
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import structlog
@@ -70,7 +71,8 @@ class EngineCore:
     """One model on one lane. Every method is called on the event loop.
 
     `prefill_eviction_callback` is awaited when a prompt needs more memory than there is; the memory is looked
-    at again afterwards. `on_dead` is called once if the engine gives up by itself.
+    at again afterwards. `on_dead` is called once if the engine gives up by itself. `step_lock` is held during each
+    step; engines that share one take turns, for a backend that cannot run them side by side.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class EngineCore:
         memory: PrefillMemory = NO_MEMORY_LIMIT,
         prefill_eviction_callback: PrefillEvictionCallback = _no_eviction,
         on_dead: Callable[[EngineDead], None] = lambda _: None,
+        step_lock: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -94,7 +97,9 @@ class EngineCore:
         event_loop = asyncio.get_running_loop()
         outbox: Outbox[LoopEvent] = Outbox(event_loop, self._receive)
         self._inbox: Inbox = Inbox()
-        self._engine_loop = EngineLoop(config, self._inbox, outbox.post, memory, clock)
+        self._engine_loop = EngineLoop(
+            config, self._inbox, outbox.post, memory=memory, step_lock=step_lock or nullcontext(), clock=clock
+        )
         self._loaded: asyncio.Future[Loaded] = event_loop.create_future()
         self._closed = asyncio.Event()
         self._live: dict[str, Generation] = {}

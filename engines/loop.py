@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import structlog
@@ -95,13 +96,16 @@ class EngineLoop:
         config: EngineConfig,
         inbox: Inbox,
         post: Callable[[LoopEvent], None],
+        *,
         memory: PrefillMemory,
+        step_lock: AbstractContextManager[object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._inbox = inbox
         self._post = post
         self._memory = memory
+        self._step_lock = step_lock
         self._clock = clock
         self._busy_since: float | None = None
         self._noted_live = (0, 0)
@@ -156,7 +160,8 @@ class EngineLoop:
                 self._publish(scheduler.abort_all(closing.error))
                 return
             self._busy_since = self._clock()
-            result = scheduler.step()
+            with self._step_lock:
+                result = scheduler.step()
             self._note(scheduler)
             self._publish(result)
             if result.dead is not None:

@@ -16,6 +16,7 @@ from mlxd.engines.lanes import LanePool
 from mlxd.engines.types import EngineConfig, Request, RequestOutput, SamplingParams
 
 _ids = count(1)
+CORE_OPTIONS = ("memory", "prefill_eviction_callback", "on_dead", "step_lock")
 GREEDY = SamplingParams(max_tokens=24, temperature=0)
 
 
@@ -30,7 +31,7 @@ async def lane_pool() -> AsyncIterator[LanePool]:
 
 @asynccontextmanager
 async def engine_on(path: Path, lanes: LanePool, **options: Any) -> AsyncIterator[EngineCore]:
-    core = {name: options.pop(name) for name in ("memory", "prefill_eviction_callback", "on_dead") if name in options}
+    core = {name: options.pop(name) for name in CORE_OPTIONS if name in options}
     config = EngineConfig(path.name, path, **{"context_length": 2048, "prefill_chunk": 128, **options})
     engine = EngineCore(config, lanes, **core)
     await engine.load()

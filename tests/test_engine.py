@@ -1,6 +1,7 @@
 """A real engine: batching, streaming, stops, aborts, teardown."""
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -71,6 +72,34 @@ async def test_two_engines_on_two_lanes_do_not_disturb_each_other(engine, other_
         together = await asyncio.gather(answer(engine, "hello"), answer(other, "hello"))
     assert tuple(together) == alone
     assert alone[0] != alone[1]
+
+
+async def test_engines_that_share_a_step_lock_take_turns_and_answer_the_same(tiny_model, other_tiny_model, lanes):
+    class Turns:
+        """A lock that counts how many steps are inside it."""
+
+        def __init__(self) -> None:
+            self.lock, self.inside, self.most, self.steps = threading.Lock(), 0, 0, 0
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self.steps += 1
+
+        def __exit__(self, *_: object) -> None:
+            self.inside -= 1
+            self.lock.release()
+
+    turns = Turns()
+    async with (
+        engine_on(tiny_model, lanes, step_lock=turns) as one,
+        engine_on(other_tiny_model, lanes, step_lock=turns) as two,
+    ):
+        alone = await answer(one, "hello"), await answer(two, "hello")
+        assert tuple(await asyncio.gather(answer(one, "hello"), answer(two, "hello"))) == alone
+    assert turns.most == 1
+    assert turns.steps >= 4 * GREEDY.max_tokens
 
 
 async def test_the_last_output_has_reason_usage_and_timing(engine):
