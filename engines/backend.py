@@ -24,9 +24,8 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunnerStep:
-    """What one step did: rows whose prompt is complete, and decoded tokens."""
+    """What one step did: one decoded token for each row whose prompt is complete."""
 
-    prefilled: tuple[int, ...] = ()
     tokens: tuple[TokenEvent, ...] = ()
 
 

@@ -6,7 +6,6 @@ EngineError
 │   │   └── ContextLengthExceeded
 │   ├── EngineQueueFull        try again later
 │   ├── PrefillMemoryExceeded  this prompt never fits
-│   ├── RequestCancelled       somebody asked for it
 │   ├── FootprintExceeded      the memory guard aborted everything
 │   └── StepFailed             a step raised; the running rows were lost
 ├── LoadError                  the model could not be loaded; carries a reason
@@ -70,10 +69,6 @@ class PrefillMemoryExceeded(RequestError):
         self.request_id = request_id
         self.estimated_bytes = estimated_bytes
         self.limit_bytes = limit_bytes
-
-
-class RequestCancelled(RequestError):
-    """The request was cancelled before it generated anything worth keeping."""
 
 
 class FootprintExceeded(RequestError):

@@ -67,9 +67,8 @@ class TextRunner:
         self._batch.remove(list(uids))
 
     def step(self) -> RunnerStep:
-        prompts, tokens = self._batch.next()
+        _, tokens = self._batch.next()
         return RunnerStep(
-            prefilled=tuple(response.uid for response in prompts if response.end_of_prompt),
             tokens=tuple(
                 TokenEvent(
                     response.uid,

@@ -110,7 +110,6 @@ TABLE: dict[type[BaseException], Row] = {
     engine.ContextLengthExceeded: Row(
         400, "context_length_exceeded", INVALID, _fields("prompt_tokens", "max_tokens", "context_length")
     ),
-    engine.RequestCancelled: Row(409, "request_cancelled", INVALID),
     engine.EngineQueueFull: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
     engine.LoadError: Row(
         503,
