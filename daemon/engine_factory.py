@@ -45,6 +45,7 @@ class EngineMaker:
                 max_running=engine.max_running,
                 max_waiting=engine.max_waiting,
                 prefill_chunk=engine.prefill_chunk,
+                max_stall=engine.max_stall,
             ),
             self.lanes,
             memory=PrefillMemory(prefill_price(estimate, engine), self.guard.headroom),

@@ -6,7 +6,7 @@ from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.settings import EngineSettings, Settings
 
 # Without these the daemon behaves as if they were at their default, which is safe to go on with.
-_QUIET = ("max_stall", "prefix_cache", "prefix_cache_disk")
+_QUIET = ("prefix_cache", "prefix_cache_disk")
 
 
 def without_effect(settings: Settings) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from mlx_lm.generate import BatchGenerator
 
 from mlxd.engines.backend import RunnerStep, TokenEvent
+from mlxd.engines.pacer import PrefillPacer
 from mlxd.engines.sampling import row_processors, row_sampler
 from mlxd.engines.text_stream import StoppableText
 from mlxd.engines.tokenizer import Tokenizer
@@ -15,13 +16,21 @@ from mlxd.engines.types import EngineConfig, ModelInfo, Request
 
 
 class _Generator(BatchGenerator):  # type: ignore[misc]
-    """BatchGenerator without its hand on the wired limit.
+    """BatchGenerator without its hand on the wired limit, and with prefill chunks that may change between steps.
 
     The limit is process-wide: restoring an old value when one engine closes would take it from the others.
     """
 
     def close(self) -> None:
         self._old_wired_limit = None
+
+    @property
+    def is_decoding(self) -> bool:
+        return len(self._generation_batch) > 0
+
+    def pace(self, chunk: int) -> None:
+        """Take at most `chunk` tokens of each prompt in the next step."""
+        self.prefill_step_size = self._prompt_batch.prefill_step_size = chunk
 
 
 class TextRunner:
@@ -33,6 +42,8 @@ class TextRunner:
         self._info = info
         self._config = config
         self._stream = stream
+        self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
+        self._prefilling: set[int] = set()
         self._batch = self._new_batch()
 
     @property
@@ -56,6 +67,7 @@ class TextRunner:
             samplers=[row_sampler(sampling, self._info.vocab_size)],
             logits_processors=[row_processors(sampling, len(request.prompt))],
         )
+        self._prefilling.add(uid)
         return int(uid)
 
     def text_stream(self, request: Request) -> StoppableText:
@@ -64,10 +76,12 @@ class TextRunner:
         return StoppableText(self._tokenizer.detokenizer(), request.sampling.stop, primer)
 
     def remove(self, uids: Iterable[int]) -> None:
-        self._batch.remove(list(uids))
+        gone = list(uids)
+        self._prefilling.difference_update(gone)
+        self._batch.remove(gone)
 
     def step(self) -> RunnerStep:
-        _, tokens = self._batch.next()
+        tokens = self._paced_step() if self._prefilling else self._batch.next()[1]
         return RunnerStep(
             tokens=tuple(
                 TokenEvent(
@@ -81,7 +95,19 @@ class TextRunner:
         )
 
     def rebuild(self) -> None:
+        self._prefilling.clear()
         self._batch = self._new_batch()
+
+    def _paced_step(self) -> list[Any]:
+        """A step in which prompts prefill too: its chunk is sized, and its speed measured."""
+        batch = self._batch
+        rows = min(len(self._prefilling), self._config.prefill_batch)
+        batch.pace(self._pacer.chunk(rows, decoding=batch.is_decoding))
+        with batch.stats() as stats:
+            prompts, tokens = batch.next()
+        self._pacer.observe(stats.prompt_tokens, stats.prompt_time)
+        self._prefilling.difference_update(response.uid for response in prompts if response.end_of_prompt)
+        return list(tokens)
 
     def close(self) -> None:
         del self._batch, self._model

@@ -131,8 +131,9 @@ class ModelInfo:
 class EngineConfig:
     """Frozen limits of one engine. Lengths in tokens, durations in seconds.
 
-    `burst_window` is how long an idle engine waits after an arrival, so that a burst starts as one batch.
-    `max_step_failures` consecutive failing steps end the engine.
+    A prefill step takes at most `prefill_chunk` tokens of each of `prefill_batch` prompts, and while others decode
+    about `max_stall` (None for no bound). `burst_window` is how long an idle engine waits after an arrival, so that
+    a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine.
     """
 
     name: str
@@ -142,6 +143,7 @@ class EngineConfig:
     max_waiting: int = 256
     prefill_chunk: int = 2048
     prefill_batch: int = 8
+    max_stall: float | None = 0.25
     burst_window: float = 0.004
     max_step_failures: int = 3
 

@@ -66,6 +66,35 @@ async def test_the_engine_gives_the_tokens_that_mlx_lm_gives(engine, tiny_model)
     assert ours == await asyncio.to_thread(raw)
 
 
+@pytest.mark.parametrize("chunk", [16, 40, 512])
+async def test_the_size_of_prefill_chunks_does_not_change_the_answer(tiny_model, lanes, chunk):
+    prompt = "a longer question " * 40
+    async with engine_on(tiny_model, lanes, prefill_chunk=2048, max_stall=None) as engine:
+        whole = await answer(engine, prompt)
+    async with engine_on(tiny_model, lanes, prefill_chunk=chunk, max_stall=None) as engine:
+        assert await answer(engine, prompt) == whole
+
+
+async def test_a_prompt_that_prefills_in_small_steps_lets_others_decode_meanwhile(tiny_model, lanes):
+    async with engine_on(tiny_model, lanes, max_stall=0.02) as engine:
+        running = chat(engine, "go on", replace(GREEDY, max_tokens=1500))
+        async with engine.generate(running) as outputs:
+            await anext(outputs)
+            before = engine.stats().completion_tokens
+            long = asyncio.create_task(collect(engine, chat(engine, "word " * 500, replace(GREEDY, max_tokens=1))))
+            made = [output.usage.completion_tokens async for output in aiter_until(outputs, long)]
+            await long
+        assert made[-1] > before + 10
+
+
+async def aiter_until(outputs, task):
+    """Outputs for as long as the task runs."""
+    async for output in outputs:
+        yield output
+        if task.done():
+            return
+
+
 async def test_two_engines_on_two_lanes_do_not_disturb_each_other(engine, other_tiny_model, lanes):
     async with engine_on(other_tiny_model, lanes) as other:
         alone = await answer(engine, "hello"), await answer(other, "hello")
