@@ -44,12 +44,16 @@ _INSTALL = (
 
 @dataclass(frozen=True, slots=True)
 class BlasPlan:
-    """What to preload, and whether that takes another start; `environ` is then the whole environment."""
+    """What to preload, and whether that takes another start; `environ` is then the whole environment.
+
+    `slow` when MLX will compute with the reference BLAS although nobody asked for it.
+    """
 
     library: Path | None
     reexec: bool
     note: str
     environ: Mapping[str, str] = field(default_factory=dict)
+    slow: bool = False
 
 
 class BlasFinder(Protocol):
@@ -87,11 +91,12 @@ def plan_blas(settings: Settings, environ: Mapping[str, str], platform: str, fin
     if library is None:
         library = present or finder.library()
     if library is None:
-        return BlasPlan(None, False, _INSTALL)
+        return BlasPlan(None, False, _INSTALL, slow=True)
     if str(library) in _entries(environ):
         return BlasPlan(library, False, f"{library} is preloaded")
     if environ.get(GUARD):
-        return BlasPlan(None, False, f"{library} is not preloaded although the daemon was started again for it")
+        note = f"{library} is not preloaded although the daemon was started again for it"
+        return BlasPlan(None, False, note, slow=True)
     return BlasPlan(library, True, f"preloading {library}", _with_library(environ, library, finder.cores()))
 
 

@@ -8,13 +8,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
 from aiohttp import web
 
 from mlxd.daemon.app import Daemon
+from mlxd.daemon.blas import BlasPlan
 from mlxd.daemon.cli.failures import Exit
 from mlxd.daemon.config import ConfigError, check_bind
 from mlxd.daemon.log import configure_logging
@@ -29,12 +30,13 @@ log = structlog.stdlib.get_logger(__name__)
 FLUSH_TIMEOUT = 5.0
 
 
-def run(loaded: LoadedConfig, notes: Sequence[str] = ()) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code. `notes` are logged once."""
+def run(loaded: LoadedConfig, blas: BlasPlan) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code. What came of the search for a BLAS is logged once."""
     settings = loaded.settings
     try:
         configure_logging(settings.log.level, settings.log.format, settings.log.file)
-        for note in (*notes, *without_effect(settings)):
+        (log.warning if blas.slow else log.info)("blas.plan", note=blas.note)
+        for note in without_effect(settings):
             log.warning("config.note", note=note)
         refuse_unavailable(settings)
         check_bind(settings, has_keys=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from mlxd.daemon.blas import SystemBlas, plan_blas, reexec
+from mlxd.daemon.blas import BlasPlan, SystemBlas, plan_blas, reexec
 from mlxd.daemon.cli.failures import BadConfig
 from mlxd.daemon.config import ConfigError, load_config
 from mlxd.daemon.settings import LoadedConfig
@@ -44,21 +44,22 @@ def serve(
     flags = {"host": host, "port": port, "models_dir": models_dir, "log_format": log_format, "log_level": log_level}
     try:
         loaded = load_config(flags, os.environ, config)
-        notes = _preload_blas(loaded)
+        blas = _preload_blas(loaded)
     except ConfigError as error:
         raise BadConfig(str(error)) from error
 
     from mlxd.daemon.serve import run
 
-    return run(loaded, notes)
+    return run(loaded, blas)
 
 
-def _preload_blas(loaded: LoadedConfig) -> list[str]:
-    """Start this process again if that makes MLX faster; it does not return then, else with what is to be said."""
+def _preload_blas(loaded: LoadedConfig) -> BlasPlan:
+    """Start this process again if that makes MLX faster; it does not return then."""
     plan = plan_blas(loaded.settings, os.environ, sys.platform, SystemBlas())
     if not plan.reexec:
-        return [plan.note] if plan.note else []
+        return plan
     try:
         reexec(plan, sys.orig_argv)
     except OSError as error:
-        return [f"could not start again with {plan.library}: {error.strerror}; going on without it"]
+        note = f"could not start again with {plan.library}: {error.strerror}"
+        return BlasPlan(None, False, note, slow=True)
