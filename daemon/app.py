@@ -97,7 +97,8 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tokenizers.shutdown(wait=False, cancel_futures=True)
-        ended = await asyncio.to_thread(self._lanes.close, self.settings.residency.unload_timeout)
+        patience = self.settings.residency.unload_timeout if clean else 0.0
+        ended = await asyncio.to_thread(self._lanes.close, patience)
         return clean and ended
 
     async def _warm_up(self) -> None:

@@ -30,6 +30,10 @@ from mlxd.registry.waits import Waits
 log = structlog.stdlib.get_logger(__name__)
 
 
+# Seconds beyond the unload timeout in which a closed engine reports back.
+JOIN_SLACK = 1.0
+
+
 class Unset:
     """Marks an argument that was not given, where None has a meaning of its own."""
 
@@ -209,7 +213,8 @@ class ModelRegistry:
     async def _cut_off(self) -> bool:
         for name in self._entries:
             self._driver.post(ev.UnloadWanted(name, force=True))
-        return await self._loads.join(2 * self._driver.state.policy.unload_timeout)
+        # Closing an engine is bounded by the unload timeout; a load that is stuck in a read is not, and is left.
+        return await self._loads.join(self._driver.state.policy.unload_timeout + JOIN_SLACK)
 
     async def _load_unattended(self, name: str) -> None:
         try:

@@ -153,6 +153,22 @@ async def test_a_stream_that_outlasts_the_drain_ends_with_shutting_down(tmp_path
             assert running.exit_code() == 0
 
 
+async def test_a_load_that_is_stuck_does_not_keep_the_daemon_from_stopping(tmp_path, models_dir, tiny_model):
+    models = models_dir({"stuck": tiny_model})
+    held = models / "stuck" / "generation_config.json"
+    held.unlink(missing_ok=True)
+    os.mkfifo(held)
+    with daemon(tmp_path / "d", models, '[residency]\nunload_timeout = "1s"\n') as running:
+        async with Api(running.url) as api:
+            waiting = asyncio.create_task(api.chat("stuck"))
+            await api.until("/admin/models/stuck", lambda model: model["state"] == "loading")
+            await asyncio.to_thread(wait_for_event, running, "mlx.imported")
+            running.process.send_signal(signal.SIGTERM)
+            status, answer = await waiting
+            assert (status, answer["error"]["code"]) == (503, "shutting_down")
+            assert await asyncio.to_thread(running.process.wait, 20) == 0
+
+
 async def test_a_second_signal_exits_at_once(tmp_path, three):
     with daemon(tmp_path / "d", three, exit_code=None) as running:
         async with Api(running.url) as api, api.stream("alpha", max_tokens=30000) as response:
