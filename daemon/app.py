@@ -36,6 +36,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 # Templates and tokens are made off the event loop; the tokenizers release the GIL.
 TOKENIZER_THREADS = 2
+# Bytes that a trim must free to be a decision: above the soft limit one is tried every few seconds.
+WORTH_TELLING = 1_000_000
 
 
 class Daemon:
@@ -122,8 +124,8 @@ class Daemon:
 
         return make_room
 
-    async def _on_soft(self, event: SoftEvent) -> None:
-        await self.registry.shed(event.footprint_bytes - event.soft_bytes, "memory_soft")
+    async def _on_soft(self, _: SoftEvent) -> None:
+        await self._get_below_soft("memory_soft")
 
     async def _on_ceiling(self, event: CeilingEvent) -> None:
         error = FootprintExceeded(event.footprint_bytes, event.ceiling_bytes, event.limit)
@@ -133,10 +135,22 @@ class Daemon:
             "limit": event.limit,
         }
         self.registry.abort_all(error, "memory_ceiling", inputs)
-        await self.registry.shed(event.footprint_bytes - self.guard.limits.soft_bytes, "memory_ceiling")
+        await self._get_below_soft("memory_ceiling")
 
     async def _on_recovered(self, event: RecoveredEvent) -> None:
-        log.info("memory.recovered", footprint_bytes=event.footprint_bytes)
+        """The guard has logged it; nothing was taken away that would have to be given back."""
+
+    async def _get_below_soft(self, reason: str) -> None:
+        """MLX's free buffers go first, idle models only for what is still missing then."""
+        before = self.guard.sample().footprint
+        await self._lanes.reclaim()
+        after = self.guard.sample().footprint
+        soft, freed = self.guard.limits.soft_bytes, before.bytes - after.bytes
+        if freed >= WORTH_TELLING:
+            inputs = {"footprint_bytes": after.bytes, "soft_bytes": soft, "freed_bytes": freed}
+            self.registry.decisions.add("trim", reason, inputs=inputs)
+        if after.bytes > soft:
+            await self.registry.shed(after.bytes - soft, reason)
 
 
 def policy_of(settings: Settings) -> Policy:

@@ -58,8 +58,8 @@ def check_bind(settings: Settings, has_keys: bool) -> None:
     if has_keys or is_loopback(host):
         return
     message = (
-        f'other machines can reach "{host}", but {settings.auth.keys_file} has no API key; '
-        "add one with `mlxd key add NAME --scope infer`, or listen on 127.0.0.1"
+        f'other machines can reach "{host}", but {settings.auth.keys_file} has no API key that they would '
+        "need; listen on 127.0.0.1"
     )
     raise ConfigError(Problem(message, "server.host"))
 

@@ -7,6 +7,7 @@ EngineError
 │   ├── EngineQueueFull        try again later
 │   ├── PrefillMemoryExceeded  this prompt never fits
 │   ├── FootprintExceeded      the memory guard aborted everything
+│   │   └── AbortedByOperator  somebody did by hand
 │   └── StepFailed             a step raised; the running rows were lost
 ├── LoadError                  the model could not be loaded; carries a reason
 ├── EngineClosed               the engine is closing or closed
@@ -82,6 +83,13 @@ class FootprintExceeded(RequestError):
         self.footprint_bytes = footprint_bytes
         self.ceiling_bytes = ceiling_bytes
         self.limit = limit
+
+
+class AbortedByOperator(FootprintExceeded):
+    """All requests were aborted by hand, as the guard would; bytes."""
+
+    def __str__(self) -> str:
+        return "an operator aborted all requests; retry in a moment"
 
 
 class StepFailed(RequestError):

@@ -34,6 +34,11 @@ class Lane:
     def name(self) -> str:
         return self._thread.name
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this lane has imported its backend."""
+        return self._backend is not None
+
     def run(self, job: Job) -> None:
         """Queue a job for this lane's thread."""
         self._jobs.put(job)
@@ -78,24 +83,16 @@ class LanePool:
 
     async def warm_up(self) -> None:
         """Import the backend on a lane, as a load would. Raises what the import raises."""
-        lane = self.acquire()
-        imported: Future[None] = Future()
 
-        def job(open_backend: Callable[[], Backend]) -> None:
-            if not imported.set_running_or_notify_cancel():
-                return
-            try:
-                open_backend()
-            except BaseException as error:  # noqa: BLE001 - handed over whole
-                imported.set_exception(error)
-            else:
-                imported.set_result(None)
+        def open_only(open_backend: Callable[[], Backend]) -> None:
+            open_backend()
 
-        lane.run(job)
-        try:
-            await asyncio.wrap_future(imported)
-        finally:
-            self.release(lane)
+        await self._run_on_lane(open_only)
+
+    async def reclaim(self) -> None:
+        """Give MLX's free buffers back to the system, while engines go on; nothing happens before a first load."""
+        if any(lane.is_open for lane in (*self._free, *self._lent)):
+            await self._run_on_lane(lambda open_backend: open_backend().reclaim())
 
     def release(self, lane: Lane) -> None:
         """Take a lane back once its engine has dropped everything on it."""
@@ -115,6 +112,26 @@ class LanePool:
         deadline = time.monotonic() + timeout
         ended = [lane.join(deadline - time.monotonic()) for lane in lanes]
         return all(ended)
+
+    async def _run_on_lane(self, act: Job) -> None:
+        lane = self.acquire()
+        done: Future[None] = Future()
+
+        def job(open_backend: Callable[[], Backend]) -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                act(open_backend)
+            except BaseException as error:  # noqa: BLE001 - handed over whole
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        lane.run(job)
+        try:
+            await asyncio.wrap_future(done)
+        finally:
+            self.release(lane)
 
     def _make(self) -> Lane:
         self._made += 1

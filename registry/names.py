@@ -139,4 +139,4 @@ def _unknown_message(name: str, suggestions: tuple[str, ...]) -> str:
         name = f"{name[:_LONGEST_NAME]}…"
     if suggestions:
         return f"there is no model {name!r}; did you mean {' or '.join(suggestions)}?"
-    return f"there is no model {name!r}; GET /v1/models and `mlxd list` show what there is, `mlxd pull` gets more"
+    return f"there is no model {name!r}; `mlxd list` and GET /v1/models show what the folders of models.dirs hold"

@@ -286,6 +286,30 @@ async def test_crossing_the_ceiling_aborts_all_requests_and_models_stay_loaded(t
             assert [(d["reason"], d["inputs"]["requests"]) for d in aborts] == [("memory_ceiling", 4)]
 
 
+async def test_an_operators_abort_says_so_and_models_stay(tmp_path, three):
+    with daemon(tmp_path / "d", three) as running:
+        async with Api(running.url) as api:
+            requests = [asyncio.create_task(api.chat("alpha", f"q{i}", max_tokens=30000)) for i in range(3)]
+            await api.until("/admin/models/alpha", lambda model: (model["engine"] or {}).get("running") == 3)
+            assert await api.call("POST", "/admin/abort") == (200, {"aborted": 3})
+            for status, answer in await asyncio.gather(*requests):
+                assert (status, answer["error"]["code"]) == (503, "memory_ceiling")
+                assert "operator" in answer["error"]["message"]
+            assert await api.text("alpha")
+
+
+async def test_above_the_soft_limit_idle_models_leave(tmp_path, three):
+    environ = scripted_probe(tmp_path)
+    config = '[memory]\nceiling = "300MB"\nsoft = "200MB"\npoll_interval = "50ms"\n'
+    with daemon(tmp_path / "d", three, config, environ=environ) as running:
+        async with Api(running.url) as api:
+            await api.text("alpha")
+            scripted_probe(tmp_path, used=210_000_000)
+            await api.until("/admin/models/alpha", lambda model: model["state"] == "unloaded")
+            evictions = [d for d in (await api.get("/admin/decisions"))["data"] if d["kind"] == "evict"]
+            assert [(d["model"], d["reason"]) for d in evictions] == [("alpha", "memory_soft")]
+
+
 async def test_a_prompt_too_large_for_memory_is_refused_with_numbers_after_idle_models_left(tmp_path, three):
     environ = scripted_probe(tmp_path)
     config = room_for(2)

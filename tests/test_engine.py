@@ -323,6 +323,25 @@ async def test_memory_comes_back_when_the_engine_closes(tiny_model, lanes):
     assert [await cycle() for _ in range(5)] == [first] * 5
 
 
+async def test_reclaiming_empties_mlx_buffer_cache_while_engines_go_on(engine, lanes):
+    import mlx.core as mx
+
+    await answer(engine, "fill the cache")
+    mx.eval(mx.zeros((1024, 1024)))
+    assert mx.get_cache_memory() > 0
+    running = asyncio.create_task(answer(engine, "go on"))
+    await lanes.reclaim()
+    assert await running == await answer(engine, "go on")
+    await until_idle(engine)
+    await lanes.reclaim()
+    assert mx.get_cache_memory() == 0
+
+
+async def test_reclaiming_before_a_first_load_imports_nothing(lanes):
+    await lanes.reclaim()
+    assert not any(lane.is_open for lane in lanes._free)
+
+
 async def test_one_lane_serves_one_engine_after_another(tiny_model, other_tiny_model, lanes):
     names = []
     for path in (tiny_model, other_tiny_model, tiny_model):

@@ -14,7 +14,7 @@ from mlxd.daemon.api.requests import cancel
 from mlxd.daemon.api.services import Services, services_of
 from mlxd.daemon.config import to_public
 from mlxd.daemon.units import parse_duration
-from mlxd.engines.errors import FootprintExceeded
+from mlxd.engines.errors import AbortedByOperator
 from mlxd.registry import registry
 from mlxd.registry.snapshot import ModelSnapshot
 
@@ -151,7 +151,7 @@ async def abort(request: web.Request) -> web.Response:
     """Abort every request now, as the guard does at the ceiling."""
     services = services_of(request)
     footprint, limits = (services.guard.latest or services.guard.sample()).footprint, services.guard.limits
-    error = FootprintExceeded(footprint.bytes, limits.ceiling_bytes, "aborted by an operator")
+    error = AbortedByOperator(footprint.bytes, limits.ceiling_bytes, limits.limit)
     inputs = {"footprint_bytes": footprint.bytes, "ceiling_bytes": limits.ceiling_bytes}
     return web.json_response({"aborted": services.registry.abort_all(error, "operator", inputs)})
 

@@ -131,6 +131,9 @@ TABLE: dict[type[BaseException], Row] = {
     engine.FootprintExceeded: Row(
         503, "memory_ceiling", UNAVAILABLE, _fields("footprint_bytes", "ceiling_bytes", "limit"), _seconds(2)
     ),
+    engine.AbortedByOperator: Row(
+        503, "memory_ceiling", UNAVAILABLE, _fields("footprint_bytes", "ceiling_bytes", "limit"), _seconds(2)
+    ),
     engine.PrefillMemoryExceeded: Row(
         507, "prefill_memory_exceeded", SERVER, _fields("estimated_bytes", "limit_bytes"), headers=_FINAL
     ),

@@ -132,7 +132,7 @@ def _is_unix(request: web.Request) -> bool:
 def _refusal(error: web.HTTPException) -> ApiError:
     match error:
         case web.HTTPNotFound():
-            return NotFound("there is nothing at this path; GET /openapi.json lists what there is")
+            return NotFound("there is nothing at this path; inference is under /v1, operation under /admin")
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
             return MethodNotAllowed(f"{error.method} is not allowed here; use {allowed}", headers={"Allow": allowed})

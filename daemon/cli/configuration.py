@@ -14,6 +14,7 @@ from mlxd.daemon.cli.options import with_json
 from mlxd.daemon.cli.output import Column, print_json, print_table
 from mlxd.daemon.config import ConfigError, check_bind, describe, load_config, to_public
 from mlxd.daemon.settings import LoadedConfig
+from mlxd.daemon.unavailable import refuse_unavailable
 
 _COLUMNS = (Column("KEY", wraps=True), Column("VALUE", wraps=True), Column("FROM", wraps=True))
 
@@ -32,6 +33,7 @@ def check(file: Path | None) -> None:
     """
     loaded = _loaded(file)
     try:
+        refuse_unavailable(loaded.settings)
         check_bind(loaded.settings, has_keys=False)
         plan_blas(loaded.settings, os.environ, sys.platform, SystemBlas())
     except ConfigError as error:
