@@ -155,3 +155,8 @@ def test_an_error_in_a_stream_is_one_event():
 
 def test_a_message_of_several_lines_stays_one_event():
     assert to_sse_event(refusals.InvalidField("one\ntwo\n\nthree"), "r").count(b"\n") == 2
+
+
+def test_a_message_with_bytes_that_are_no_text_is_still_an_answer():
+    answer = describe(refusals.OriginNotAllowed("origin \udcff is not allowed"), "r")
+    assert json.loads(answer.envelope())["error"]["message"] == "origin \\udcff is not allowed"

@@ -154,8 +154,13 @@ class ErrorAnswer:
 
     def envelope(self) -> bytes:
         """The OpenAI shape, as JSON."""
-        shown = {"message": self.message, "type": self.type, "code": self.code, "param": self.param}
+        shown = {"message": _sayable(self.message), "type": self.type, "code": self.code, "param": self.param}
         return msgspec.json.encode({"error": {**shown, "details": self.details}})
+
+
+def _sayable(text: str) -> str:
+    """`text` as UTF-8 can carry it: bytes of a header that are none arrive as lone surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def describe(error: Exception, request_id: str) -> ErrorAnswer:
