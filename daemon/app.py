@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
@@ -18,8 +17,10 @@ from mlxd.daemon.api.services import Services
 from mlxd.daemon.catalog import Catalog, build_catalog
 from mlxd.daemon.config import ConfigError, Problem
 from mlxd.daemon.engine_factory import EngineMaker, load_need
+from mlxd.daemon.log import adopt_library_loggers
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
 from mlxd.daemon.settings import Settings
+from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.engines.backend import BackendFactory, mlx_backend
 from mlxd.engines.errors import FootprintExceeded
 from mlxd.engines.lanes import LanePool
@@ -34,8 +35,6 @@ from mlxd.registry.residency import Policy
 
 log = structlog.stdlib.get_logger(__name__)
 
-# Templates and tokens are made off the event loop; the tokenizers release the GIL.
-TOKENIZER_THREADS = 2
 # Bytes that a trim must free to be a decision: above the soft limit one is tried every few seconds.
 WORTH_TELLING = 1_000_000
 
@@ -64,12 +63,11 @@ class Daemon:
             queue_timeout=settings.residency.queue_timeout,
         )
         self._books.has_engines = lambda: self.registry.has_engines
-        self._tokenizers = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
         self.services = Services(
             registry=self.registry,
             names=self.catalog.names,
             settings=settings,
-            tokenizers=self._tokenizers,
+            tokenizers=TokenizerThreads(),
             running=RunningRequests(),
             guard=self.guard,
             books=self._books,
@@ -98,7 +96,6 @@ class Daemon:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tokenizers.shutdown(wait=False, cancel_futures=True)
         patience = self.settings.residency.unload_timeout if clean else 0.0
         ended = await asyncio.to_thread(self._lanes.close, patience)
         return clean and ended
@@ -108,9 +105,11 @@ class Daemon:
         started = time.monotonic()
         try:
             await self._lanes.warm_up()
-        except ImportError as error:
-            log.error("mlx.import_failed", error=str(error))
+        # Importing runs other people's code: it may lack a library, or refuse the limits of this process.
+        except Exception as error:  # noqa: BLE001
+            log.error("mlx.import_failed", error=repr(error))
             return
+        adopt_library_loggers()
         log.info("mlx.imported", seconds=round(time.monotonic() - started, 3))
         self._books.reopen_base()
         self._books(fresh=True)

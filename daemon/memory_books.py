@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mlxd.daemon.settings import MemorySettings
-from mlxd.memory.footprint import MemoryLimits
+from mlxd.memory.footprint import MemoryLimits, Reading
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.limits import resolve_limits
 from mlxd.memory.parts import Parts, parts
@@ -34,13 +34,19 @@ class MemoryBooks:
 
     def __call__(self, *, fresh: bool) -> MemoryReading:
         """The limit for models and what is in use; MLX's buffer cache counts as free."""
-        reading = self.guard.sample() if fresh or self.guard.latest is None else self.guard.latest
+        reading = self._reading(fresh=fresh)
         measured = reading.footprint.bytes - reading.footprint.reclaimable
         if self.base_is_open and fresh and not self.has_engines():
             self.base = measured
             self.base_is_open = False
         limits = self.guard.limits
         return MemoryReading(limits.soft_bytes, limits.limit, measured, self.base)
+
+    def _reading(self, *, fresh: bool) -> Reading:
+        if fresh:
+            # A probe that fails must not end an event half-way: the guard logs it, and its last reading has to do.
+            self.guard.headroom(max_age=0.0)
+        return self.guard.latest or self.guard.sample()
 
     def reopen_base(self) -> None:
         """The libraries are loaded now: measure the base again when no model is."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from mlxd.daemon.config_errors import ConfigError, Problem
 
 
 class StateDirBusy(Exception):
@@ -20,21 +23,25 @@ class StateDir:
         self.path = path
 
     def __enter__(self) -> Self:
-        """Make and lock the directory. Raises StateDirBusy, or OSError when it cannot be made."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = (self.path / "lock").open("a+")
+        """Make and lock the directory. Raises StateDirBusy, and ConfigError for one that cannot be used."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = (self.path / "lock").open("ab+", buffering=0)
+        except OSError as error:
+            message = f"{self.path} cannot be used: {error.strerror or error}; make it a folder that can be written"
+            raise ConfigError(Problem(message, "server.state_dir")) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.seek(0)
-            owner = self._lock.read().strip() or "unknown"
+            owner = self._lock.read().decode(errors="replace").strip() or "unknown"
             self._lock.close()
             raise StateDirBusy(
                 f"another mlxd (process {owner}) already runs on {self.path}; stop it or set server.state_dir"
             ) from None
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        with contextlib.suppress(OSError):  # the number is for people; a full disk leaves it out
+            self._lock.truncate(0)
+            self._lock.write(str(os.getpid()).encode())
         return self
 
     def __exit__(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,10 @@ from aiohttp import web
 
 from mlxd.daemon.api.application import make_application
 from mlxd.daemon.api.running import RunningRequests
+from mlxd.daemon.api.server import make_runner
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.settings import EngineSettings, ModelSettings, ServerSettings, Settings
+from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.engines.errors import ContextLengthExceeded
 from mlxd.engines.generation import Generation
 from mlxd.engines.types import (
@@ -174,14 +175,13 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """The application on a free port, as the daemon serves it."""
     registry = FakeRegistry(FakeEngine(), SPECS)
-    tokenizers = ThreadPoolExecutor(1)
     services = Services(
         registry=registry,
         names=NameTable.build(SPECS),
         settings=Settings(
             server=server or ServerSettings(), engine=engine or EngineSettings(), model=model, **settings
         ),
-        tokenizers=tokenizers,
+        tokenizers=TokenizerThreads(1),
         running=RunningRequests(),
         guard=SimpleNamespace(),
         books=SimpleNamespace(),
@@ -192,13 +192,12 @@ async def serving(
         yield Served(services, registry, port)
     assert len(services.running) == 0
     assert registry.leases == 0
-    tokenizers.shutdown()
 
 
 @asynccontextmanager
 async def listening(application: web.Application) -> AsyncIterator[int]:
     """A real server with the daemon's own options; gives its port."""
-    runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=1)
+    runner = make_runner(application, 1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

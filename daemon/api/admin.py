@@ -45,6 +45,10 @@ class PolicyBody(Struct, forbid_unknown_fields=True):
     ttl: float | int | str | UnsetType | None = UNSET
 
 
+class NoFields(Struct, forbid_unknown_fields=True):
+    """POST of a call about everything; a field would mean that the caller wants less."""
+
+
 def routes() -> list[web.RouteDef]:
     """This module's part of the API. Ids may hold slashes, so the longer paths come first."""
     return [
@@ -117,6 +121,7 @@ async def change_model(request: web.Request) -> web.Response:
 async def unload_all(request: web.Request) -> web.Response:
     """Unload every model that is not pinned, one after the other draining."""
     services = services_of(request)
+    convert(await read_object(request, optional=True), NoFields)
     resident = [
         model.spec.name for model in services.registry.models() if model.engine is not None and not model.pinned
     ]
@@ -150,6 +155,7 @@ async def decisions(request: web.Request) -> web.Response:
 async def abort(request: web.Request) -> web.Response:
     """Abort every request now, as the guard does at the ceiling."""
     services = services_of(request)
+    convert(await read_object(request, optional=True), NoFields)
     footprint, limits = (services.guard.latest or services.guard.sample()).footprint, services.guard.limits
     error = AbortedByOperator(footprint.bytes, limits.ceiling_bytes, limits.limit)
     inputs = {"footprint_bytes": footprint.bytes, "ceiling_bytes": limits.ceiling_bytes}

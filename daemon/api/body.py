@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import zlib
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,12 +15,21 @@ from mlxd.daemon.api.refusals import BodyTooLarge, InvalidField, UnsupportedMedi
 T = TypeVar("T")
 
 MAX_DEPTH = 64
+# Decoded, each array or object costs hundreds of bytes and microseconds, of which the body shows two bytes.
+MAX_CONTAINERS = 500_000
+# Seconds for which a client may send nothing in the middle of its body.
+BODY_STALL = 60.0
 BOM = b"\xef\xbb\xbf"
 
 _JSON_TYPE = re.compile(r"(application|text)/(json|[a-z0-9.!#$&^_-]+\+json)")
 _PLACED = re.compile(r"(?P<text>.*) - at `(?:key` in `)?\$\.?(?P<path>[^`]*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _SHOWN = 300
+# Bytes of JSON that decode in a moment; more is decoded beside the event loop.
+_QUICK = 1_000_000
+# zlib's word for the largest window, and gzip and zlib headers told apart by themselves
+_ANY_HEADER = zlib.MAX_WBITS | 32
 
 
 async def read_object(request: web.Request, *, optional: bool = False) -> dict[str, Any]:
@@ -28,20 +39,19 @@ async def read_object(request: web.Request, *, optional: bool = False) -> dict[s
     """
     limit = request.client_max_size
     if limit and (request.content_length or 0) > limit:
-        raise BodyTooLarge(f"the body has {request.content_length} bytes, at most {limit} are taken (server.max_body)")
+        raise _too_large(f"has {request.content_length} bytes, at most {limit} are taken")
     if request.body_exists:
         _check_type(request.headers.get("Content-Type"))
-    try:
-        raw = await request.read()
-    except web.RequestPayloadError as error:
-        raise InvalidField(f"the body did not arrive as announced: {error}") from error
+    raw = unpack(await _received(request, limit), request.headers.get("Content-Encoding"), limit)
     if optional and not raw.strip():
         return {}
-    return decode_object(raw)
+    return decode_object(raw) if len(raw) <= _QUICK else await asyncio.to_thread(decode_object, raw)
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object in `raw`. Raises InvalidField for anything else, and for data nested too deeply."""
+    """The JSON object in `raw`. Raises InvalidField for anything else, for too many parts and too deep nesting."""
+    if raw.count(b"[") + raw.count(b"{") > MAX_CONTAINERS:
+        raise InvalidField(f"the body has more than {MAX_CONTAINERS} opening brackets")
     try:
         value = msgspec.json.decode(raw.removeprefix(BOM))
     except RecursionError:
@@ -56,12 +66,57 @@ def decode_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
+def unpack(raw: bytes, encoding: str | None, limit: int) -> bytes:
+    """The body as it was before `encoding` (of the Content-Encoding header); `limit` in bytes, 0 for none.
+
+    Raises UnsupportedMediaType, BodyTooLarge and InvalidField.
+    """
+    name = (encoding or "identity").strip().lower()
+    if name == "identity" or not raw:
+        return raw
+    if name not in ("gzip", "x-gzip", "deflate"):
+        raise UnsupportedMediaType(f"Content-Encoding {name[:_SHOWN]} is not taken; send gzip, or the body as it is")
+    unpacker = zlib.decompressobj(_ANY_HEADER)
+    try:
+        data = unpacker.decompress(raw, limit + 1 if limit else 0)
+    except zlib.error as error:
+        raise InvalidField(f"the body is not {name}: {error}") from None
+    if limit and len(data) > limit:
+        raise _too_large(f"unpacks to more than {limit} bytes")
+    if not unpacker.eof or unpacker.unused_data:
+        raise InvalidField(f"the body is not one whole {name} stream")
+    return data
+
+
 def convert(value: object, kind: type[T]) -> T:
     """Check `value` against a type. Raises InvalidField with the place of the first mismatch as `param`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _refused(error) from None
+
+
+async def _received(request: web.Request, limit: int) -> bytes:
+    received = bytearray()
+    try:
+        while piece := await _piece(request):
+            received += piece
+            if limit and len(received) > limit:
+                raise _too_large(f"has more than {limit} bytes")
+    except web.RequestPayloadError as error:
+        raise InvalidField(f"the body did not arrive as announced: {error}") from error
+    except TimeoutError:
+        raise InvalidField(f"the body stopped: nothing came for {BODY_STALL:g} s") from None
+    return bytes(received)
+
+
+async def _piece(request: web.Request) -> bytes:
+    async with asyncio.timeout(BODY_STALL):
+        return await request.content.readany()
+
+
+def _too_large(what: str) -> BodyTooLarge:
+    return BodyTooLarge(f"the body {what}; send less or raise server.max_body")
 
 
 def _check_type(content_type: str | None) -> None:
@@ -98,6 +153,9 @@ def _refused(error: msgspec.ValidationError) -> InvalidField:
     missing = _MISSING.fullmatch(text)
     if missing is not None:
         path, text = f"{path}.{missing['name']}".lstrip("."), "it is required"
+    unknown = _UNKNOWN.fullmatch(text)
+    if unknown is not None:
+        path, text = f"{path}.{unknown['name'][:_SHOWN]}".lstrip("."), "it is not a field of this request; leave it out"
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     text, path = text.replace("`", ""), path.removesuffix("[...]")
     return InvalidField(f"{path}: {text[:1].lower()}{text[1:]}" if path else text, path or None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.answer import respond
@@ -13,6 +14,7 @@ from mlxd.daemon.api.inference import Job, max_wait_of, resolve_model
 from mlxd.daemon.api.middleware import request_id_of
 from mlxd.daemon.api.openai_objects import AnswerMessage, ChatChoice, ChunkChoice, Delta
 from mlxd.daemon.api.openai_requests import ChatRequest, parse_chat
+from mlxd.daemon.api.prompt_length import LONG_TEXT, refuse_too_long
 from mlxd.daemon.api.services import Services, services_of
 from mlxd.daemon.catalog import preset_for
 from mlxd.engines.tokenizer import Tokenizer
@@ -52,7 +54,9 @@ async def create(request: web.Request) -> web.StreamResponse:
     resolved = resolve_model(services, chat.model)
     template = _template(services, resolved, chat)
 
-    def encode(tokenizer: Tokenizer) -> list[int]:
+    def encode(tokenizer: Tokenizer, context_length: int) -> list[int]:
+        if len(msgspec.json.encode((chat.messages, template))) > LONG_TEXT:
+            refuse_too_long(tokenizer, tokenizer.render_chat(chat.messages, template), context_length)
         return tokenizer.encode_chat(chat.messages, template)
 
     job = Job(

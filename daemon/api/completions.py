@@ -12,6 +12,7 @@ from mlxd.daemon.api.inference import Job, max_wait_of, resolve_model
 from mlxd.daemon.api.middleware import request_id_of
 from mlxd.daemon.api.openai_objects import TextChoice
 from mlxd.daemon.api.openai_requests import parse_completion
+from mlxd.daemon.api.prompt_length import refuse_too_long
 from mlxd.daemon.api.services import services_of
 from mlxd.engines.tokenizer import Tokenizer
 
@@ -48,8 +49,11 @@ async def create(request: web.Request) -> web.StreamResponse:
     completion = parse_completion(await read_object(request))
     prompt = completion.prompt
 
-    def encode(tokenizer: Tokenizer) -> list[int]:
-        return tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    def encode(tokenizer: Tokenizer, context_length: int) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
+        refuse_too_long(tokenizer, prompt, context_length)
+        return tokenizer.encode(prompt)
 
     job = Job(
         id=request_id_of(request),

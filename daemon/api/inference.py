@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -17,7 +17,7 @@ from mlxd.daemon.api.sampling import sampling_params
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.engine import Engine
-from mlxd.engines.errors import InvalidRequest
+from mlxd.engines.errors import ContextLengthExceeded, InvalidRequest
 from mlxd.engines.generation import Generation
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import FinishReason, Request, RequestOutput, Timing, Usage
@@ -33,7 +33,8 @@ SLOW_TOKENIZE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a facade wants generated. `encode` runs on a tokeniser thread; `prompt_param` names its input.
+    """What a facade wants generated. `encode` runs on a tokeniser thread and is told the context length;
+    `prompt_param` names its input.
 
     `max_wait` is seconds for the model, None for the configured bound.
     """
@@ -42,7 +43,7 @@ class Job:
     api: str
     resolved: Resolved
     options: AnswerOptions
-    encode: Callable[[Tokenizer], list[int]]
+    encode: Callable[[Tokenizer, int], list[int]]
     prompt_param: str = "messages"
     continues_text: bool = False
     max_wait: float | None = None
@@ -113,9 +114,12 @@ class Inference:
 
     async def _tokenize(self, lease: Lease) -> list[int]:
         started = self._services.clock()
-        loop = asyncio.get_running_loop()
+        encode = partial(self._job.encode, lease.engine.tokenizer, lease.engine.config.context_length)
         try:
-            tokens = await loop.run_in_executor(self._services.tokenizers, self._job.encode, lease.engine.tokenizer)
+            tokens = await self._services.tokenizers.run(lease.spec.name, encode)
+        except ContextLengthExceeded as error:
+            error.param = self._job.prompt_param
+            raise
         except InvalidRequest as error:
             raise InvalidField(str(error), self._job.prompt_param) from error
         seconds = self._services.clock() - started

@@ -39,7 +39,7 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9_-]+(?: ?, ?[A-Za-z0-9_-]+)*")
 _ID = web.RequestKey("request_id", str)
 
 
-def request_id_of(request: web.Request) -> str:
+def request_id_of(request: web.BaseRequest) -> str:
     """The id of this request: the caller's, if it sent a sane one."""
     if _ID not in request:
         sent = request.headers.get(REQUEST_ID_HEADER, "")

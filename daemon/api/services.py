@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -13,6 +12,7 @@ from aiohttp import web
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.daemon.settings import Settings
+from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.memory.guard import MemoryGuard
 from mlxd.registry.names import NameTable
 from mlxd.registry.registry import ModelRegistry
@@ -28,7 +28,7 @@ class Services:
     registry: ModelRegistry
     names: NameTable
     settings: Settings
-    tokenizers: Executor
+    tokenizers: TokenizerThreads
     running: RunningRequests
     guard: MemoryGuard
     books: MemoryBooks

@@ -1,0 +1,127 @@
+"""Threads for chat templates and tokenisers. Both are programs that come with a model: one may never end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import structlog
+
+from mlxd.engines.errors import InvalidRequest
+
+log = structlog.stdlib.get_logger(__name__)
+
+T = TypeVar("T")
+
+# Tokenisers release the GIL, so a few threads help; no model may hold them all.
+THREADS = 4
+THREADS_PER_MODEL = 2
+# Seconds that one prompt may take; the longest ones that fit in a context take a few.
+PATIENCE = 30.0
+
+
+class _Stopped(BaseException):
+    """Raised inside a thread that is given up. No Exception: a template's own handlers must not catch it."""
+
+
+class _Work(Generic[T]):
+    """One piece of work in a thread of its own; `on_end` is called on the event loop when the thread is done."""
+
+    def __init__(self, work: Callable[[], T], on_end: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._work = work
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._ended = False
+        self.outcome: asyncio.Future[T] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._main, name="tokenizer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Raise _Stopped in the thread as soon as it runs Python code; nothing when it has ended."""
+        with self._lock:
+            # The lock keeps the thread's id from being another thread's by now.
+            if not self._ended and self._thread.ident is not None:
+                raised = ctypes.py_object(_Stopped)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), raised)
+
+    def _main(self) -> None:
+        try:
+            report = self._done()
+        except BaseException as error:  # noqa: BLE001 - handed over whole
+            report = self._failure(error)
+        # the event loop may be gone when a thread that was given up ends after all
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._report, report)
+
+    def _done(self) -> Callable[[], None]:
+        try:
+            value = self._work()
+        finally:
+            with self._lock:
+                self._ended = True
+        return lambda: self.outcome.set_result(value)
+
+    def _failure(self, error: BaseException) -> Callable[[], None]:
+        return lambda: self.outcome.set_exception(error)
+
+    def _report(self, report: Callable[[], None]) -> None:
+        if not self.outcome.done():  # its reader may have left
+            report()
+        self._on_end()
+
+
+class TokenizerThreads:
+    """Runs work for models, a few at a time. Used on the event loop only; seconds for `patience`."""
+
+    def __init__(self, threads: int = THREADS, per_model: int = THREADS_PER_MODEL, patience: float = PATIENCE) -> None:
+        self._all = asyncio.Semaphore(threads)
+        self._per_model = per_model
+        self._patience = patience
+        self._own: dict[str, asyncio.Semaphore] = {}
+
+    async def run(self, model: str, work: Callable[[], T]) -> T:
+        """The result of `work`, which runs on a thread. Raises what it raises, and InvalidRequest if it does not end.
+
+        A reader that leaves does not end the work: its thread counts until it is done or given up.
+        """
+        own = self._own.setdefault(model, asyncio.Semaphore(self._per_model))
+        try:
+            async with asyncio.timeout(self._patience) as patience:
+                async with contextlib.AsyncExitStack() as held:
+                    for slots in (own, self._all):
+                        await held.enter_async_context(slots)
+                    outcome = self._start(model, own, work)
+                    held.pop_all()  # the thread gives the slots back
+                patience.reschedule(asyncio.get_running_loop().time() + self._patience)
+                return await outcome
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            message = f"the chat template or the tokenizer of {model} did not end within {self._patience:g} s"
+            raise InvalidRequest(f"{message}; shorten the prompt, or mend the template") from None
+
+    def _start(self, model: str, own: asyncio.Semaphore, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Start a thread that holds a slot of its model until it ends, and one of all until it is given up."""
+        given_up = False
+
+        def give_up() -> None:
+            nonlocal given_up
+            given_up = True
+            log.warning("tokenize.slow", model=model, seconds=self._patience, given_up=True)
+            self._all.release()
+            running.stop()
+
+        def on_end() -> None:
+            timer.cancel()
+            own.release()
+            if not given_up:
+                self._all.release()
+
+        timer = asyncio.get_running_loop().call_later(self._patience, give_up)
+        running = _Work(work, on_end)
+        return running.outcome
