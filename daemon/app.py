@@ -63,6 +63,7 @@ class Daemon:
             queue_timeout=settings.residency.queue_timeout,
         )
         self._books.has_engines = lambda: self.registry.has_engines
+        self._books.prefixes = self._prefix_bytes
         self.services = Services(
             registry=self.registry,
             names=self.catalog.names,
@@ -117,6 +118,9 @@ class Daemon:
             model = self.catalog.names.resolve(name, "").model
             await self.registry.load(model, wait=False)
 
+    def _prefix_bytes(self) -> int:
+        return sum(engine.stats().prefix_cache_bytes for engine in self.registry.engines().values())
+
     def _room_for(self, model: str) -> Callable[[PrefillEvictionRequest], Awaitable[None]]:
         async def make_room(request: PrefillEvictionRequest) -> None:
             await self.registry.make_room(model, request)
@@ -140,9 +144,12 @@ class Daemon:
         """The guard has logged it; nothing was taken away that would have to be given back."""
 
     async def _get_below_soft(self, reason: str) -> None:
-        """MLX's free buffers go first, idle models only for what is still missing then."""
+        """MLX's free buffers go first, then kept prompt prefixes, idle models only for what is still missing."""
         before = self.guard.sample().footprint
         await self._lanes.reclaim()
+        over = self.guard.sample().footprint.bytes - self.guard.limits.soft_bytes
+        if over > 0 and await self.registry.trim_prefixes(over, reason):
+            await self._lanes.reclaim()
         after = self.guard.sample().footprint
         soft, freed = self.guard.limits.soft_bytes, before.bytes - after.bytes
         if freed >= WORTH_TELLING:

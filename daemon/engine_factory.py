@@ -11,7 +11,7 @@ from mlxd.daemon.settings import EngineSettings, Settings
 from mlxd.engines.core import EngineCore, PrefillEvictionCallback
 from mlxd.engines.errors import EngineDead
 from mlxd.engines.lanes import LanePool
-from mlxd.engines.scheduler import PrefillMemory
+from mlxd.engines.prefill_room import PrefillMemory
 from mlxd.engines.types import EngineConfig
 from mlxd.memory.estimates import ModelEstimate, kv_bytes, prefill_bytes
 from mlxd.memory.guard import MemoryGuard
@@ -21,6 +21,8 @@ from mlxd.registry.spec import ModelSpec
 DEFAULT_CONTEXT = 4096
 # Tokens of KV cache that a load must find room for beside the weights.
 LOAD_KV_TOKENS = 256
+# Of the soft limit, for kept prompt prefixes of one model; they give way to everything else.
+AUTO_PREFIX_CACHE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class EngineMaker:
                 max_waiting=engine.max_waiting,
                 prefill_chunk=engine.prefill_chunk,
                 max_stall=engine.max_stall,
+                prefix_cache_bytes=self._prefix_cache_bytes(engine),
+                kv_bytes_per_token=spec.kv_bytes_per_token,
             ),
             self.lanes,
             memory=PrefillMemory(prefill_price(estimate, engine), self.guard.headroom),
@@ -53,6 +57,14 @@ class EngineMaker:
             on_dead=on_dead,
             step_lock=self.step_lock,
         )
+
+    def _prefix_cache_bytes(self, engine: EngineSettings) -> int:
+        if engine.prefix_cache == "off":
+            return 0
+        if engine.prefix_cache == "auto":
+            return int(self.guard.limits.soft_bytes * AUTO_PREFIX_CACHE)
+        machine = (self.guard.latest or self.guard.sample()).footprint.machine_total
+        return engine.prefix_cache.resolve(machine)
 
 
 def context_length(spec: ModelSpec, engine: EngineSettings) -> int:

@@ -29,18 +29,19 @@ class MemoryBooks:
 
     guard: MemoryGuard
     has_engines: Callable[[], bool] = lambda: False
+    prefixes: Callable[[], int] = lambda: 0
     base: int = 0
     base_is_open: bool = True
 
     def __call__(self, *, fresh: bool) -> MemoryReading:
-        """The limit for models and what is in use; MLX's buffer cache counts as free."""
-        reading = self._reading(fresh=fresh)
-        measured = reading.footprint.bytes - reading.footprint.reclaimable
+        """The limit for models and what is in use; MLX's buffer cache and kept prompt prefixes count as free."""
+        reading, prefixes = self._reading(fresh=fresh), self.prefixes()
+        measured = reading.footprint.bytes - reading.footprint.reclaimable - prefixes
         if self.base_is_open and fresh and not self.has_engines():
             self.base = measured
             self.base_is_open = False
         limits = self.guard.limits
-        return MemoryReading(limits.soft_bytes, limits.limit, measured, self.base)
+        return MemoryReading(limits.soft_bytes, limits.limit, measured, self.base, prefixes)
 
     def _reading(self, *, fresh: bool) -> Reading:
         if fresh:
@@ -56,6 +57,6 @@ class MemoryBooks:
         """The latest footprint taken apart."""
         reading = self.guard.latest or self.guard.sample()
         loaded = [model for model in models if model.engine is not None]
-        weights = sum(model.resident_bytes - model.kv_bytes for model in loaded)
-        kv = sum(model.kv_bytes for model in loaded)
-        return parts(reading.footprint, self.base, weights, kv, 0)
+        kv, prefixes = sum(model.kv_bytes for model in loaded), sum(model.prefix_cache_bytes for model in loaded)
+        weights = sum(model.resident_bytes for model in loaded) - kv - prefixes
+        return parts(reading.footprint, self.base, weights, kv, prefixes)

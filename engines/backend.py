@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineConfig, LoadProgress, ModelInfo, Request
+from mlxd.engines.types import EngineConfig, LoadProgress, ModelInfo, Request, TokenLogprobs, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A row in the batch, and how many tokens of its prompt the prefix cache gave."""
+
+    uid: int
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,7 @@ class TokenEvent:
     token: int
     is_end: bool = False
     is_last: bool = False
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +38,33 @@ class RunnerStep:
     tokens: tuple[TokenEvent, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """What became safe to show: text, reasoning and complete calls. False when there is nothing."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.reasoning or self.tool_calls)
+
+    def __add__(self, later: TextPiece) -> TextPiece:
+        return TextPiece(self.text + later.text, self.reasoning + later.reasoning, self.tool_calls + later.tool_calls)
+
+
 class TextStream(Protocol):
-    """One sequence's text: tokens in, text out, stop strings and incomplete characters held back."""
+    """One sequence's text: tokens in, text out; stop strings, markers and incomplete characters are held back."""
 
     @property
     def stopped(self) -> bool:
-        """True once a stop string was seen; nothing after it is ever given out."""
+        """True once a stop string or the last allowed call was seen; nothing after it is ever given out."""
 
-    def push(self, token: int) -> str:
-        """Decode one token; the text that became safe to show."""
+    def push(self, token: int) -> TextPiece:
+        """Decode one token; what became safe to show."""
 
-    def finish(self) -> str:
-        """The text left at the end of the sequence."""
+    def finish(self) -> TextPiece:
+        """What is left at the end of the sequence."""
 
 
 class ModelRunner(Protocol):
@@ -56,14 +80,41 @@ class ModelRunner(Protocol):
     def kv_bytes(self) -> int:
         """Bytes of KV cache that the batch holds now."""
 
-    def insert(self, request: Request, max_tokens: int) -> int:
-        """Add a row and return its uid."""
+    @property
+    def prefix_cache_bytes(self) -> int:
+        """Bytes of KV cache that are kept for prompts to come."""
+
+    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
+        """Keep no more for prompts to come than `headroom` has, in bytes; None for no limit."""
+
+    @property
+    def short_prompt(self) -> int:
+        """Tokens of the longest prompt that one step of its own would process."""
+
+    @property
+    def prefix_changes(self) -> int:
+        """Changes whenever `cached_tokens` may have another answer."""
+
+    def cached_tokens(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be processed again."""
+
+    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
+        """How many tokens of `prompt` the cache of `other` will give once it is processed; 0 if it is not kept."""
+
+    def trim_prefix_cache(self, max_bytes: int) -> int:
+        """Keep at most so many bytes for prompts to come; the bytes that went."""
+
+    def insert(self, request: Request, max_tokens: int) -> Admitted:
+        """Add a row."""
 
     def text_stream(self, request: Request) -> TextStream:
         """A fresh text stream for one request."""
 
-    def remove(self, uids: Iterable[int]) -> None:
-        """Drop rows with their KV; unknown uids are ignored."""
+    def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
+        """Drop rows; unknown uids are ignored. With `keep` the prefix cache may keep their KV."""
+
+    def settle(self) -> None:
+        """Free the memory of removed rows now, rather than with the next step."""
 
     def step(self) -> RunnerStep:
         """Decode one token for each running row, then prefill one chunk."""

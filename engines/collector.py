@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from mlxd.engines.types import RequestOutput
 
@@ -41,4 +42,10 @@ class OutputCollector:
 
 
 def _merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-    return RequestOutput(first.text + second.text, second.usage, second.timing, second.finish_reason, second.cancelled)
+    return replace(
+        second,
+        text=first.text + second.text,
+        reasoning=first.reasoning + second.reasoning,
+        tool_calls=first.tool_calls + second.tool_calls,
+        logprobs=first.logprobs + second.logprobs,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -33,9 +34,12 @@ from mlxd.engines.loop import (
     Loaded,
     LoopEvent,
     RoomMade,
+    Trim,
+    Trimmed,
 )
 from mlxd.engines.outbox import Outbox
-from mlxd.engines.scheduler import NO_MEMORY_LIMIT, PrefillMemory, StepResult
+from mlxd.engines.prefill_room import NO_MEMORY_LIMIT, PrefillMemory
+from mlxd.engines.scheduler import StepResult
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
     EngineConfig,
@@ -71,7 +75,8 @@ class EngineCore:
     """One model on one lane. Every method is called on the event loop.
 
     `prefill_eviction_callback` is awaited when a prompt needs more memory than there is; the memory is looked
-    at again afterwards. `on_dead` is called once if the engine gives up by itself. `step_lock` is held during each
+    at again afterwards. `on_dead` is called once if the engine gives up by itself, `on_freed` with the seconds from
+    each cancel, or departure of a reader, until slot and KV were free. `step_lock` is held during each
     step; engines that share one take turns, for a backend that cannot run them side by side.
     """
 
@@ -83,6 +88,7 @@ class EngineCore:
         memory: PrefillMemory = NO_MEMORY_LIMIT,
         prefill_eviction_callback: PrefillEvictionCallback = _no_eviction,
         on_dead: Callable[[EngineDead], None] = lambda _: None,
+        on_freed: Callable[[float], None] = lambda _: None,
         step_lock: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,6 +99,7 @@ class EngineCore:
         self._clock = clock
         self._make_room = prefill_eviction_callback
         self._on_dead = on_dead
+        self._on_freed = on_freed
         self._on_progress: Callable[[LoadProgress], None] = lambda _: None
         event_loop = asyncio.get_running_loop()
         outbox: Outbox[LoopEvent] = Outbox(event_loop, self._receive)
@@ -104,6 +111,7 @@ class EngineCore:
         self._closed = asyncio.Event()
         self._live: dict[str, Generation] = {}
         self._evictions: set[asyncio.Task[None]] = set()
+        self._trims: deque[asyncio.Future[None]] = deque()
 
     @property
     def config(self) -> EngineConfig:
@@ -151,7 +159,7 @@ class EngineCore:
         """End a request on purpose; its reader gets what was generated. False when it is not here."""
         if request_id not in self._live:
             return False
-        self._inbox.put(Cancel(request_id))
+        self._inbox.put(Cancel(request_id, self._clock()))
         return True
 
     def abort_all(self, error: Exception) -> int:
@@ -160,6 +168,15 @@ class EngineCore:
         if count:
             self._inbox.put(AbortAll(error))
         return count
+
+    async def trim_prefix_cache(self, max_bytes: int) -> None:
+        """Keep at most so many bytes of processed prompts; returns when the rest is free."""
+        if self.state is not EngineState.READY:
+            return
+        done = asyncio.get_running_loop().create_future()
+        self._trims.append(done)
+        self._inbox.put(Trim(max_bytes))
+        await done
 
     def stats(self) -> EngineStats:
         """A snapshot that never waits for the lane."""
@@ -211,7 +228,7 @@ class EngineCore:
     def _leave(self, generation: Generation) -> None:
         del self._live[generation.request.id]
         if not generation.finished:
-            self._inbox.put(Abort(generation.request.id))
+            self._inbox.put(Abort(generation.request.id, self._clock()))
 
     def _receive(self, event: LoopEvent) -> None:
         match event:
@@ -219,6 +236,8 @@ class EngineCore:
                 self._deliver(event)
             case LoadProgress():
                 self._on_progress(event)
+            case Trimmed():
+                self._trimmed()
             case Loaded():
                 if self.state is EngineState.LOADING:
                     self.state = EngineState.READY
@@ -230,6 +249,8 @@ class EngineCore:
                 self._end()
 
     def _deliver(self, result: StepResult) -> None:
+        for seconds in result.freed:
+            self._on_freed(seconds)
         for request_id, item in result.deliveries:
             generation = self._live.get(request_id)
             if generation is not None:
@@ -242,6 +263,11 @@ class EngineCore:
             self.state = EngineState.DEAD
             self._fail_live(result.dead)
             self._on_dead(result.dead)
+
+    def _trimmed(self) -> None:
+        done = self._trims.popleft()
+        if not done.done():  # its reader may have been cancelled
+            done.set_result(None)
 
     async def _evict(self, request: PrefillEvictionRequest) -> None:
         try:
@@ -266,5 +292,7 @@ class EngineCore:
         self._fail_live(error)
 
     def _fail_live(self, error: Exception) -> None:
+        while self._trims:
+            self._trimmed()
         for generation in self._live.values():
             generation.put(error)

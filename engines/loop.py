@@ -15,7 +15,8 @@ import structlog
 
 from mlxd.engines.backend import Backend, ModelRunner
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
-from mlxd.engines.scheduler import PrefillMemory, Scheduler, StepResult
+from mlxd.engines.prefill_room import PrefillMemory
+from mlxd.engines.scheduler import Scheduler, StepResult
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, ModelInfo, Request, RequestStatus
 
@@ -32,16 +33,18 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The reader of a request is gone."""
+    """The reader of a request is gone, since `at` on the loop's clock."""
 
     request_id: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A request is ended on purpose; its reader keeps what was generated."""
+    """A request is ended on purpose, at `at` on the loop's clock; its reader keeps what was generated."""
 
     request_id: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,13 @@ class RoomMade:
 
 
 @dataclass(frozen=True, slots=True)
+class Trim:
+    """Keep at most so many bytes of processed prompts; answered by Trimmed."""
+
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Drop everything; requests that are left end with this error."""
 
@@ -68,7 +78,7 @@ class Close:
 # Seconds between snapshots for status calls while the set of live requests stays the same.
 NOTE_INTERVAL = 0.1
 
-Message = Add | Abort | Cancel | AbortAll | RoomMade | Close
+Message = Add | Abort | Cancel | AbortAll | RoomMade | Trim | Close
 Inbox = queue.SimpleQueue[Message]
 
 
@@ -81,11 +91,16 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Trimmed:
+    """The answer to a Trim: what is over is free."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The model is gone and its memory was given back."""
 
 
-LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Closed
+LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Trimmed | Closed
 
 
 class EngineLoop:
@@ -110,6 +125,7 @@ class EngineLoop:
         self._busy_since: float | None = None
         self._noted_live = (0, 0)
         self._noted_at = float("-inf")
+        self._given_up: list[float] = []
         self.load_cancelled = False
         self.stats = EngineStats()
         self.statuses: tuple[RequestStatus, ...] = ()
@@ -156,6 +172,7 @@ class EngineLoop:
     def _run(self, scheduler: Scheduler) -> None:
         while True:
             closing = self._drain(scheduler)
+            self._settle(scheduler)
             if closing is not None:
                 self._publish(scheduler.abort_all(closing.error))
                 return
@@ -170,12 +187,14 @@ class EngineLoop:
     def _drain(self, scheduler: Scheduler) -> Close | None:
         """Apply what came in; block while there is nothing to step."""
         while True:
-            message = self._next_message(idle=not scheduler.has_work)
+            was_idle = not scheduler.has_work
+            if was_idle:
+                self._settle(scheduler)
+            message = self._next_message(idle=was_idle)
             if message is None:
                 return None
             if isinstance(message, Close):
                 return message
-            was_idle = not scheduler.has_work
             self._apply(scheduler, message)
             if was_idle and isinstance(message, Add):
                 closing = self._gather_burst(scheduler)
@@ -208,14 +227,32 @@ class EngineLoop:
         match message:
             case Add(request, arrived):
                 scheduler.add(request, arrived)
-            case Abort(request_id):
-                scheduler.abort(request_id)
-            case Cancel(request_id):
-                self._publish(scheduler.cancel(request_id))
+            case Abort(request_id, at):
+                if scheduler.abort(request_id):
+                    self._given_up.append(at)
+            case Cancel(request_id, at):
+                result = scheduler.cancel(request_id)
+                if result:
+                    self._given_up.append(at)
+                self._publish(result)
             case AbortAll(error):
                 self._publish(scheduler.abort_all(error))
+                scheduler.settle()
             case RoomMade(request_id):
                 scheduler.room_made(request_id)
+            case Trim(max_bytes):
+                scheduler.trim_prefix_cache(max_bytes)
+                self._post(Trimmed())
+        self._note(scheduler)
+
+    def _settle(self, scheduler: Scheduler) -> None:
+        """Free what was given up, all at once, and tell how long that took since it was."""
+        if not self._given_up:
+            return
+        scheduler.settle()
+        now = self._clock()
+        self._publish(StepResult(freed=tuple(now - at for at in self._given_up)))
+        self._given_up.clear()
         self._note(scheduler)
 
     def _publish(self, result: StepResult) -> None:
@@ -235,8 +272,10 @@ class EngineLoop:
             waiting=scheduler.waiting,
             prompt_tokens=scheduler.prompt_tokens,
             completion_tokens=scheduler.completion_tokens,
+            cached_tokens=scheduler.cached_tokens,
             decode_tps=sum(status.decode_tps or 0.0 for status in self.statuses),
             kv_bytes=scheduler.kv_bytes,
+            prefix_cache_bytes=scheduler.prefix_cache_bytes,
         )
 
 

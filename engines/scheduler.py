@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mlxd.engines.admission import Admission
 from mlxd.engines.backend import ModelRunner, RunnerStep
 from mlxd.engines.errors import EngineDead, PrefillMemoryExceeded, RequestError, StepFailed
+from mlxd.engines.prefill_room import NO_MEMORY_LIMIT, PrefillMemory, PrefillRoom, Room
 from mlxd.engines.sequence import Sequence
 from mlxd.engines.types import (
     EngineConfig,
@@ -23,28 +25,18 @@ Delivery = tuple[str, RequestOutput | Exception]
 
 @dataclass(slots=True)
 class StepResult:
-    """What one step has for the event loop, in order; `dead` ends the engine."""
+    """What one step has for the event loop, in order; `dead` ends the engine.
+
+    `freed` is, for each request that was given up, the seconds from that until its slot and KV were free.
+    """
 
     deliveries: list[Delivery] = field(default_factory=list)
     eviction: PrefillEvictionRequest | None = None
     dead: EngineDead | None = None
+    freed: tuple[float, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.deliveries) or self.eviction is not None or self.dead is not None
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillMemory:
-    """How the scheduler sees memory; both in bytes.
-
-    `needed` prices a prompt of so many tokens, `headroom` is what is left now, None for no limit.
-    """
-
-    needed: Callable[[int], int]
-    headroom: Callable[[], int | None]
-
-
-NO_MEMORY_LIMIT = PrefillMemory(needed=lambda _: 0, headroom=lambda: None)
+        return bool(self.deliveries or self.freed) or self.eviction is not None or self.dead is not None
 
 
 class Scheduler:
@@ -60,14 +52,16 @@ class Scheduler:
     ) -> None:
         self._runner = runner
         self._config = config
-        self._memory = memory
-        self._reclaim = reclaim
+        self._admission = Admission(runner, config)
+        self._room = PrefillRoom(memory, runner, reclaim)
         self._clock = clock
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
         self._failures = 0
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.cached_tokens = 0
+        runner.use_headroom(memory.headroom)
 
     @property
     def has_work(self) -> bool:
@@ -86,6 +80,14 @@ class Scheduler:
     def kv_bytes(self) -> int:
         return self._runner.kv_bytes
 
+    @property
+    def prefix_cache_bytes(self) -> int:
+        return self._runner.prefix_cache_bytes
+
+    def trim_prefix_cache(self, max_bytes: int) -> None:
+        """Keep at most so many bytes of processed prompts."""
+        self._runner.trim_prefix_cache(max_bytes)
+
     def add(self, request: Request, arrived: float) -> None:
         """Queue a request; `arrived` is on this scheduler's clock."""
         room = self._config.context_length - len(request.prompt)
@@ -93,9 +95,13 @@ class Scheduler:
         limit = room if wanted is None else min(wanted, room)
         self._waiting.append(Sequence(request, arrived, max_tokens=limit))
 
-    def abort(self, request_id: str) -> None:
-        """Forget a request whose reader is gone; unknown ids are ignored."""
-        self._take_out(request_id)
+    def abort(self, request_id: str) -> bool:
+        """Forget a request whose reader is gone; False when it is not here any more."""
+        return self._take_out(request_id) is not None
+
+    def settle(self) -> None:
+        """Free the memory of what was given up now, rather than with the next step."""
+        self._runner.settle()
 
     def cancel(self, request_id: str) -> StepResult:
         """End a request on purpose: its reader gets what was generated."""
@@ -105,7 +111,7 @@ class Scheduler:
     def abort_all(self, error: Exception) -> StepResult:
         """End every request with `error`; the batch is empty afterwards."""
         sequences = [*self._running.values(), *self._waiting]
-        self._runner.remove(list(self._running))
+        self._runner.remove(list(self._running), keep=False)
         self._running.clear()
         self._waiting.clear()
         return StepResult([(sequence.request.id, error) for sequence in sequences])
@@ -138,50 +144,34 @@ class Scheduler:
         return result
 
     def _admit(self, result: StepResult) -> None:
-        while self._waiting and len(self._running) < self._config.max_running:
-            sequence = self._waiting[0]
-            if not self._has_room(sequence, result):
+        while True:
+            sequence = self._admission.next(self._waiting, self._running.values())
+            if sequence is None:
                 return
-            self._waiting.popleft()
+            verdict = self._room.look(sequence, others_run=bool(self._running))
+            if isinstance(verdict, PrefillEvictionRequest):
+                result.eviction = verdict
+            if isinstance(verdict, PrefillMemoryExceeded):
+                self._waiting.remove(sequence)
+                result.deliveries.append((sequence.request.id, verdict))
+                continue
+            if verdict is not Room.FREE:
+                return
+            self._waiting.remove(sequence)
             self._insert(sequence, result)
 
     def _insert(self, sequence: Sequence, result: StepResult) -> None:
         try:
-            uid = self._runner.insert(sequence.request, sequence.max_tokens)
+            admitted = self._runner.insert(sequence.request, sequence.max_tokens)
             text = self._runner.text_stream(sequence.request)
         # A sampler or detokenizer that cannot be made concerns this request alone.
         except Exception as error:  # noqa: BLE001
             result.deliveries.append((sequence.request.id, _failed(error)))
             return
-        sequence.admit(uid, text, self._clock())
-        self._running[uid] = sequence
+        sequence.admit(admitted, text, self._clock())
+        self._running[admitted.uid] = sequence
         self.prompt_tokens += len(sequence.request.prompt)
-
-    def _has_room(self, sequence: Sequence, result: StepResult) -> bool:
-        """Whether a prompt may start. In order: it fits · room is asked for once · caches are given back ·
-        it is held while running sequences will free memory · it is refused.
-        """
-        needed = self._memory.needed(len(sequence.request.prompt))
-        headroom = self._memory.headroom()
-        if headroom is None or needed <= headroom:
-            return True
-        sequence.waiting_for = "memory"
-        if sequence.awaits_room:
-            return False
-        if not sequence.asked_for_room:
-            sequence.asked_for_room = sequence.awaits_room = True
-            result.eviction = PrefillEvictionRequest(sequence.request.id, needed, headroom, "prefill")
-            return False
-        if self._running:
-            return False
-        self._reclaim()
-        headroom = self._memory.headroom()
-        if headroom is None or needed <= headroom:
-            return True
-        self._waiting.popleft()
-        refusal = PrefillMemoryExceeded(sequence.request.id, needed, max(0, headroom))
-        result.deliveries.append((sequence.request.id, refusal))
-        return False
+        self.cached_tokens += admitted.cached_tokens
 
     def _book(self, step: RunnerStep, result: StepResult) -> None:
         now = self._clock()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from mlxd.engines.backend import TextStream, TokenEvent
+from mlxd.engines.backend import Admitted, TextPiece, TextStream, TokenEvent
 from mlxd.engines.types import (
     FinishReason,
     Request,
@@ -12,6 +12,7 @@ from mlxd.engines.types import (
     RequestState,
     RequestStatus,
     Timing,
+    TokenLogprobs,
     Usage,
 )
 
@@ -33,36 +34,67 @@ class Sequence:
     last_token: float | None = None
     asked_for_room: bool = False
     awaits_room: bool = False
+    cached_tokens: int = 0
+    looked_up_at: int | None = None
+    held_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
-    def admit(self, uid: int, text: TextStream, now: float) -> None:
+    @property
+    def uncached_tokens(self) -> int:
+        """Tokens of the prompt that are processed for it, as far as is known."""
+        return len(self.request.prompt) - self.cached_tokens
+
+    def admit(self, row: Admitted, text: TextStream, now: float) -> None:
         """The sequence has a slot in the batch."""
-        self.uid, self.text = uid, text
+        self.uid, self.text = row.uid, text
+        self.cached_tokens = row.cached_tokens
         self.admitted = now
         self.state, self.waiting_for = RequestState.PREFILLING, None
 
     def take(self, event: TokenEvent, now: float) -> RequestOutput | None:
-        """Book one token; None when it made no text and ended nothing."""
+        """Book one token; None when it made nothing to show and ended nothing."""
         text = self.text
         assert text is not None, "a sequence decodes only after admit"
         self._count(now)
-        shown = "" if event.is_end else text.push(event.token)
+        piece = TextPiece()
+        if not event.is_end:
+            piece = text.push(event.token)
+            if event.logprobs is not None:
+                self.held_logprobs.append(event.logprobs)
         reason = self._reason(event, text)
         if reason is None:
-            return RequestOutput(shown, self.usage) if shown else None
+            return self._output(piece) if piece else None
         if not text.stopped:
-            shown += text.finish()
+            piece += text.finish()
         if text.stopped:
             reason = FinishReason.STOP
-        return RequestOutput(shown, self.usage, self.timing, reason)
+        return self._output(piece, reason)
 
     def cancel(self) -> RequestOutput:
-        """The last output of a sequence that is cancelled on purpose: the text that was held back."""
-        shown = self.text.finish() if self.text is not None else ""
-        return RequestOutput(shown, self.usage, self.timing, FinishReason.STOP, cancelled=True)
+        """The last output of a sequence that is cancelled on purpose: what was held back."""
+        piece = self.text.finish() if self.text is not None else TextPiece()
+        return self._output(piece, FinishReason.STOP, cancelled=True)
+
+    def _output(
+        self, piece: TextPiece, reason: FinishReason | None = None, *, cancelled: bool = False
+    ) -> RequestOutput:
+        # Tokens of a stop string are never shown, and neither are their logprobs.
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if piece or self.text is None or not self.text.stopped:
+            logprobs, self.held_logprobs = tuple(self.held_logprobs), []
+        return RequestOutput(
+            text=piece.text,
+            usage=self.usage,
+            timing=self.timing if reason is not None else Timing(),
+            finish_reason=reason,
+            cancelled=cancelled,
+            reasoning=piece.reasoning,
+            tool_calls=piece.tool_calls,
+            logprobs=logprobs,
+        )
 
     @property
     def usage(self) -> Usage:
-        return Usage(len(self.request.prompt), self.completion_tokens)
+        return Usage(len(self.request.prompt), self.completion_tokens, self.cached_tokens)
 
     @property
     def decode_tps(self) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mlx_lm.generate import TextStateMachine
 
+from mlxd.engines.backend import TextPiece
 from mlxd.engines.tokenizer import Detokenizer
 
 
@@ -44,18 +45,18 @@ class StoppableText:
     def stopped(self) -> bool:
         return self._stop is not None and self._stop.found
 
-    def push(self, token: int) -> str:
+    def push(self, token: int) -> TextPiece:
         """Decode one token; the text that became safe to show."""
         self._detokenizer.add_token(token)
-        return self._filter(self._detokenizer.last_segment)
+        return TextPiece(self._filter(self._detokenizer.last_segment))
 
-    def finish(self) -> str:
+    def finish(self) -> TextPiece:
         """The text left at the end of the sequence."""
         self._detokenizer.finalize()
         text = self._filter(self._detokenizer.last_segment)
         if self._stop is None or self._stop.found:
-            return text
-        return text + self._stop.flush()
+            return TextPiece(text)
+        return TextPiece(text + self._stop.flush())
 
     def _filter(self, text: str) -> str:
         return self._stop.feed(text) if self._stop is not None else text

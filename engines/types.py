@@ -6,6 +6,23 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+
+class GuideKind(enum.StrEnum):
+    """What a guide's text is: JSON Schema, a regular expression, or a Lark grammar as llguidance reads it."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    GRAMMAR = "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """The form that an answer must have; it was compiled once at the edge, so it is known to be sound."""
+
+    kind: GuideKind
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +31,9 @@ class SamplingParams:
 
     `temperature` 0 is greedy. `top_p` 1, `top_k` 0 and `min_p` 0 are off. `repetition_penalty` 1 is off and
     counts the prompt; presence and frequency penalties count generated tokens only. `stop` holds decoded text.
+    `xtc_probability` 0 is off. Before `min_tokens` no end token is sampled and no stop string ends the answer;
+    `ignore_eos` takes end tokens as text that is not shown. `logprobs` is how many of the likeliest tokens are
+    reported beside each generated one, None for no report.
     """
 
     max_tokens: int | None = None
@@ -27,6 +47,45 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    guide: Guide | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """How a chat's answer is read: reasoning and tool calls are told from text by the model's own markers.
+
+    `tools` are the function tools offered, as the template got them; without any a call stays text. After `max_calls`
+    calls (None for no bound) the answer ends.
+    """
+
+    tools: tuple[Mapping[str, Any], ...] = ()
+    max_calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that the model made; `arguments` is JSON text, `id` what the model called it, if it did."""
+
+    name: str
+    arguments: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A generated token with its log-probability, and the likeliest tokens with theirs, best first.
+
+    They are those of the distribution that was sampled: after penalties, bias and guide, before temperature.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +93,14 @@ class Request:
     """One sequence to generate: `prompt` is its token ids, non-empty.
 
     `continues_text` is for raw prompts: the answer goes on where the prompt stops, so its first space is kept.
+    `chat` is how a chat's answer is taken apart; without it all of the answer is text.
     """
 
     id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
     continues_text: bool = False
+    chat: ChatFormat | None = None
 
 
 class FinishReason(enum.StrEnum):
@@ -71,7 +132,9 @@ class Timing:
 class RequestOutput:
     """New text since the last output of this request; the last one has a `finish_reason` and the timing.
 
-    `cancelled` marks the last output of a request that was cancelled on purpose and keeps what it generated.
+    `reasoning` is text that the model thought before it answered, `tool_calls` are calls that became complete, and
+    `logprobs` are those of the new tokens, if they were asked for. `cancelled` marks the last output of a request
+    that was cancelled on purpose and keeps what it generated.
     """
 
     text: str
@@ -79,6 +142,9 @@ class RequestOutput:
     timing: Timing = Timing()
     finish_reason: FinishReason | None = None
     cancelled: bool = False
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class RequestState(enum.StrEnum):
@@ -133,7 +199,8 @@ class EngineConfig:
 
     A prefill step takes at most `prefill_chunk` tokens of each of `prefill_batch` prompts, and while others decode
     about `max_stall` (None for no bound). `burst_window` is how long an idle engine waits after an arrival, so that
-    a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine.
+    a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine. `prefix_cache_bytes`
+    bounds what is kept of processed prompts, 0 for nothing. `kv_bytes_per_token` is one sequence's, 0 when unknown.
     """
 
     name: str
@@ -146,6 +213,8 @@ class EngineConfig:
     max_stall: float | None = 0.25
     burst_window: float = 0.004
     max_step_failures: int = 3
+    prefix_cache_bytes: int = 0
+    kv_bytes_per_token: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +229,4 @@ class EngineStats:
     decode_tps: float = 0.0
     heartbeat_age_s: float = 0.0
     kv_bytes: int = 0
+    prefix_cache_bytes: int = 0

@@ -69,9 +69,9 @@ class Entry:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of weights and KV cache; 0 while the model is not loaded."""
+        """Bytes of weights, KV cache and kept prefixes; 0 while the model is not loaded."""
         stats = self.stats()
-        return self.weight_bytes + stats.kv_bytes if stats is not None else 0
+        return self.weight_bytes + stats.kv_bytes + stats.prefix_cache_bytes if stats is not None else 0
 
     def stats(self) -> EngineStats | None:
         """The engine's figures once it is loaded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 import structlog
@@ -35,12 +35,14 @@ class Loads:
         *,
         stall_timeout: float | None,
         unload_timeout: float,
+        before_load: Callable[[str], Awaitable[None]],
     ) -> None:
         self._factory = factory
         self._post = post
         self._clock = clock
         self._stall_timeout = stall_timeout
         self._unload_timeout = unload_timeout
+        self._before_load = before_load
         self._tasks: set[asyncio.Task[None]] = set()
         self.abandoned = 0
 
@@ -76,6 +78,7 @@ class Loads:
         try:
             engine = self._factory(entry.spec, lambda dead: self._post(ev.EngineDied(name, generation, str(dead))))
             entry.own(engine, self._clock())
+            await self._before_load(name)
             info = await self._load_or_stall(engine, entry)
         except LoadError as error:
             failure = error

@@ -19,6 +19,7 @@ from mlxd.registry.entry import Entry
 from mlxd.registry.errors import LoadNotRunning, ModelLoadFailed, ModelUnloaded, RegistryError, ShuttingDown
 from mlxd.registry.lease import Lease
 from mlxd.registry.loads import EngineFactory, Loads
+from mlxd.registry.prefixes import Prefixes
 from mlxd.registry.residency import Policy, Purpose, Residency, Resident, Waiter
 from mlxd.registry.rooms import Rooms
 from mlxd.registry.snapshot import Decision, ModelSnapshot, UnloadResult
@@ -71,12 +72,15 @@ class ModelRegistry:
         self._driver = Driver(Residency(policy, memory(fresh=True), residents), memory, self._act, clock)
         self._waits = Waits(self._driver.post, clock)
         self._rooms = Rooms(self._driver.post)
+        self._memory = memory
+        self._prefixes = Prefixes(self._by_last_use)
         self._loads = Loads(
             engine_factory,
             self._driver.post,
             clock,
             stall_timeout=stall_timeout,
             unload_timeout=policy.unload_timeout,
+            before_load=self._free_prefixes,
         )
         self.decisions = DecisionLog(wall_clock)
 
@@ -100,12 +104,25 @@ class ModelRegistry:
             self._driver.post(ev.Released(name, grant.generation))
 
     async def make_room(self, model: str, request: PrefillEvictionRequest) -> None:
-        """The prefill-eviction callback: evict idle models, least recently used first, for a prompt of `model`.
+        """The prefill-eviction callback, for a prompt of `model`: kept prefixes go first, then idle models, least
+        recently used first.
 
-        Returns when they are gone; nothing is evicted when all of them would not be enough.
+        Returns when they are gone; no model is evicted when all of them would not be enough.
         """
         short = request.needed_bytes - request.headroom_bytes
-        await self._rooms.want(short, request.reason, model=model, request_id=request.request_id)
+        short -= await self.trim_prefixes(short, request.reason, for_model=model, for_request=request.request_id)
+        if short > 0:
+            await self._rooms.want(short, request.reason, model=model, request_id=request.request_id)
+
+    async def trim_prefixes(
+        self, short: int, reason: str, *, for_model: str | None = None, for_request: str | None = None
+    ) -> int:
+        """Give up kept prompt prefixes until about `short` bytes are free; the bytes that were freed."""
+        freed = await self._prefixes.free(short)
+        if freed:
+            inputs = {"short_bytes": short, "freed_bytes": freed}
+            self.decisions.add("trim", reason, for_model=for_model, for_request=for_request, inputs=inputs)
+        return freed
 
     async def shed(self, short: int, reason: str) -> None:
         """Evict idle models until about `short` bytes are free, or none is left; returns when they are gone."""
@@ -209,6 +226,16 @@ class ModelRegistry:
         joined = await self._cut_off() and await self._cut_off()
         self._driver.stop()
         return joined and self._loads.abandoned == 0
+
+    async def _free_prefixes(self, name: str) -> None:
+        """A model is about to load: the planner counted on what is kept of prompts."""
+        short = self._driver.state.models[name].need - self._memory(fresh=True).unused
+        if short > 0:
+            await self.trim_prefixes(short, "load", for_model=name)
+
+    def _by_last_use(self) -> list[tuple[str, Engine]]:
+        models = self._driver.state.models
+        return sorted(self.engines().items(), key=lambda item: models[item[0]].last_used)
 
     async def _cut_off(self) -> bool:
         for name in self._entries:

@@ -74,12 +74,21 @@ class RoomWanted:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Bytes: the limit for models and what it is called, what is measured now, and what is not models'."""
+    """Bytes: the limit for models and what it is called, what is measured now, and what is not models'.
+
+    `prefixes` are kept prompt prefixes. They are not in `measured`: whoever needs their room gets it.
+    """
 
     limit: int
     limit_name: str
     measured: int
     base: int
+    prefixes: int = 0
+
+    @property
+    def unused(self) -> int:
+        """Bytes that are free before any prefix is given up."""
+        return self.limit - self.measured - self.prefixes
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class ModelSnapshot:
     queued: int
     resident_bytes: int
     kv_bytes: int
+    prefix_cache_bytes: int = 0
     unload_at: float | None = None
     loaded_at: float | None = None
     last_used_at: float | None = None

@@ -16,7 +16,7 @@ from mlxd.engines.lanes import LanePool
 from mlxd.engines.types import EngineConfig, Request, RequestOutput, SamplingParams
 
 _ids = count(1)
-CORE_OPTIONS = ("memory", "prefill_eviction_callback", "on_dead", "step_lock")
+CORE_OPTIONS = ("memory", "prefill_eviction_callback", "on_dead", "on_freed", "step_lock")
 GREEDY = SamplingParams(max_tokens=24, temperature=0)
 
 
@@ -67,4 +67,11 @@ async def until_live(engine: EngineCore, count: int, within: float = 10.0) -> No
     """Wait until the engine's own books show so many live requests."""
     async with asyncio.timeout(within):
         while len(engine.requests()) < count:
+            await asyncio.sleep(0.002)
+
+
+async def until_state(engine: EngineCore, request_id: str, state: str, within: float = 10.0) -> None:
+    """Wait until the engine's own books show that request in that state."""
+    async with asyncio.timeout(within):
+        while not any(one.id == request_id and one.state == state for one in engine.requests()):
             await asyncio.sleep(0.002)

@@ -28,6 +28,9 @@ class FakeEngine:
     aborted: list[Exception] = field(default_factory=list)
     progress: Callable[[LoadProgress], None] = lambda _: None
     tokenizer: object = None
+    prefix_cache_bytes: int = 0
+    trims_held: asyncio.Event | None = None
+    loaded: bool = False
 
     @property
     def config(self) -> EngineConfig:
@@ -44,6 +47,7 @@ class FakeEngine:
             raise LoadError(LoadFailure.CANCELLED, "cancelled")
         if self.fail_load is not None:
             raise self.fail_load
+        self.loaded = True
         return self.info
 
     def cancel_load(self) -> None:
@@ -60,8 +64,13 @@ class FakeEngine:
         self.aborted.append(error)
         return 1
 
+    async def trim_prefix_cache(self, max_bytes: int) -> None:
+        if self.trims_held is not None:
+            await self.trims_held.wait()
+        self.prefix_cache_bytes = min(self.prefix_cache_bytes, max_bytes)
+
     def stats(self) -> EngineStats:
-        return EngineStats()
+        return EngineStats(prefix_cache_bytes=self.prefix_cache_bytes)
 
     def requests(self) -> tuple[RequestStatus, ...]:
         return ()

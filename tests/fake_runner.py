@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix
 
-from mlxd.engines.backend import RunnerStep, TokenEvent
+from mlxd.engines.backend import Admitted, RunnerStep, TextPiece, TokenEvent
 from mlxd.engines.types import ModelInfo, Request
 
 
@@ -14,11 +15,11 @@ class FakeText:
 
     stopped = False
 
-    def push(self, token: int) -> str:
-        return f"{token} "
+    def push(self, token: int) -> TextPiece:
+        return TextPiece(f"{token} ")
 
-    def finish(self) -> str:
-        return ""
+    def finish(self) -> TextPiece:
+        return TextPiece()
 
 
 @dataclass
@@ -34,17 +35,39 @@ class FakeRunner:
     info: ModelInfo = field(default_factory=lambda: ModelInfo(100, 1000))
     tokenizer: object = None
     kv_bytes: int = 0
+    prefix_cache_bytes: int = 0
+    short_prompt: int = 64
+    prefix_changes: int = 0
+    cached: dict[tuple[int, ...], int] = field(default_factory=dict)
+    shares: bool = False
 
-    def insert(self, request: Request, max_tokens: int) -> int:
+    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
+        self.headroom = headroom
+
+    def cached_tokens(self, prompt: Sequence[int]) -> int:
+        return self.cached.get(tuple(prompt), 0)
+
+    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
+        return len(commonprefix([list(prompt), list(other)])) if self.shares else 0
+
+    def trim_prefix_cache(self, max_bytes: int) -> int:
+        freed = max(0, self.prefix_cache_bytes - max_bytes)
+        self.prefix_cache_bytes -= freed
+        return freed
+
+    def settle(self) -> None:
+        """Nothing is left undone here."""
+
+    def insert(self, request: Request, max_tokens: int) -> Admitted:
         self.fail_insert(request)
         self.next_uid += 1
         self.rows[self.next_uid] = [0, max_tokens]
-        return self.next_uid
+        return Admitted(self.next_uid, self.cached_tokens(request.prompt))
 
     def text_stream(self, request: Request) -> FakeText:
         return FakeText()
 
-    def remove(self, uids: Iterable[int]) -> None:
+    def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
         for uid in uids:
             self.rows.pop(uid, None)
 

@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from engine_harness import GREEDY, answer, chat, collect, engine_on, lane_pool, until_idle, until_live
+from engine_harness import GREEDY, answer, chat, collect, engine_on, lane_pool, until_idle, until_live, until_state
 
 from mlxd.engines.core import EngineCore
 from mlxd.engines.errors import (
@@ -17,7 +17,7 @@ from mlxd.engines.errors import (
     LoadFailure,
     ModelOwnershipError,
 )
-from mlxd.engines.types import EngineConfig, FinishReason, SamplingParams
+from mlxd.engines.types import EngineConfig, FinishReason, Request, SamplingParams
 
 PROMPTS = [f"question {number} " * (1 + 3 * number) for number in range(8)]
 
@@ -398,3 +398,78 @@ def _spoil(folder, how):
             shutil.rmtree(folder)
             return LoadFailure.NOT_FOUND, str(folder)
     raise AssertionError(how)
+
+
+async def test_rows_of_very_unequal_length_do_not_pad_each_other(tiny_model, lanes):
+    per_token = 4096
+    options = {"context_length": 8192, "prefill_chunk": 512, "kv_bytes_per_token": per_token}
+    async with engine_on(tiny_model, lanes, **options) as engine:
+        long = Request("long", tuple(range(3, 1503)) * 3, replace(GREEDY, max_tokens=60))
+        shorts = [chat(engine, f"short {number}", replace(GREEDY, max_tokens=60)) for number in range(6)]
+        alone = ["".join(o.text for o in await collect(engine, replace(one, id=f"{one.id}x"))) for one in shorts]
+        most = 0
+
+        async def watch(request):
+            nonlocal most
+            text = ""
+            async with engine.generate(request) as outputs:
+                async for output in outputs:
+                    text += output.text
+                    most = max(most, engine.stats().kv_bytes)
+            return text
+
+        texts = await asyncio.gather(*[watch(request) for request in (long, *shorts)])
+    assert texts[1:] == alone
+    longest = 4500 + 60 + 256
+    assert most < per_token * (longest + 6 * 512) < per_token * 7 * longest / 3
+
+
+async def test_a_short_prompt_is_answered_before_a_long_one_that_came_first(tiny_model, lanes):
+    async with engine_on(tiny_model, lanes, context_length=8192, max_stall=0.02) as engine:
+        order = []
+
+        async def ask(request):
+            async with engine.generate(request) as outputs:
+                await anext(outputs)
+                order.append(request.id)
+
+        longs = [Request(f"long{n}", tuple(range(3 + n, 1003 + n)) * 3, GREEDY) for n in range(3)]
+        tasks = [asyncio.create_task(ask(request)) for request in longs]
+        await until_live(engine, 3)
+        tasks.append(asyncio.create_task(ask(replace(chat(engine, "hi"), id="short"))))
+        await asyncio.gather(*tasks)
+    assert order == ["short", "long0", "long1", "long2"]
+
+
+@pytest.mark.parametrize("moment", ["waiting", "prefilling", "decoding"])
+@pytest.mark.parametrize("how", ["leave", "cancel"])
+async def test_what_is_given_up_is_free_at_once_and_the_time_is_told(tiny_model, lanes, moment, how):
+    freed = []
+    options = {"context_length": 8192, "prefill_chunk": 64, "max_running": 1}
+    async with engine_on(tiny_model, lanes, on_freed=freed.append, **options) as engine:
+        blocker = None
+        if moment == "waiting":
+            blocker = asyncio.create_task(collect(engine, chat(engine, "busy", replace(GREEDY, max_tokens=300))))
+            await until_live(engine, 1)
+        prompt = tuple(range(3, 1503)) * 3 if moment == "prefilling" else (5, 6, 7)
+        request = Request("it", prompt, replace(GREEDY, max_tokens=2000))
+        async with engine.generate(request) as outputs:
+            if moment == "decoding":
+                await anext(outputs)
+            else:
+                await until_state(engine, "it", moment)
+            if how == "cancel":
+                assert engine.cancel("it")
+                async for output in outputs:
+                    last = output
+                assert last.cancelled
+        async with asyncio.timeout(10):
+            while not freed:
+                await asyncio.sleep(0.002)
+        assert len(freed) == 1
+        assert 0 <= freed[0] < 2
+        if blocker is not None:
+            assert (await blocker)[-1].finish_reason is FinishReason.LENGTH
+        else:
+            await until_idle(engine)
+            assert engine.stats().kv_bytes == 0

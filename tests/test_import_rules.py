@@ -20,6 +20,9 @@ MLX_FILES = {
     "engines/loader.py",
     "engines/mlx_backend.py",
     "engines/sampling.py",
+    "engines/cache_layers.py",
+    "engines/prefix_cache.py",
+    "engines/row_group.py",
     "engines/text_runner.py",
     "engines/text_stream.py",
 }

@@ -7,7 +7,7 @@ from engine_harness import chat, collect, lane_pool
 
 from mlxd.engines.core import EngineCore
 from mlxd.engines.errors import EngineDead, PrefillMemoryExceeded
-from mlxd.engines.scheduler import PrefillMemory
+from mlxd.engines.prefill_room import PrefillMemory
 from mlxd.engines.types import EngineConfig, PrefillEvictionRequest
 from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.residency import MemoryReading, Policy

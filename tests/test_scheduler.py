@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from fake_runner import FakeRunner
 
+from mlxd.engines.backend import TextPiece
 from mlxd.engines.errors import EngineDead, FootprintExceeded, PrefillMemoryExceeded, StepFailed
-from mlxd.engines.scheduler import PrefillMemory, Scheduler
+from mlxd.engines.prefill_room import PrefillMemory
+from mlxd.engines.scheduler import Scheduler
 from mlxd.engines.types import EngineConfig, FinishReason, Request, RequestOutput, RequestState, SamplingParams
 
 
@@ -113,11 +115,11 @@ def test_a_row_whose_text_cannot_be_decoded_fails_alone():
     class Broken:
         stopped = False
 
-        def push(self, token: int) -> str:
+        def push(self, token: int) -> TextPiece:
             raise KeyError(token)
 
-        def finish(self) -> str:
-            return ""
+        def finish(self) -> TextPiece:
+            return TextPiece()
 
     runner = FakeRunner()
     good_text = runner.text_stream

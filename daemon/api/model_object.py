@@ -25,7 +25,7 @@ def model_object(model: ModelSnapshot, isolation: str) -> dict[str, Any]:
         "weight_bytes": model.spec.weight_bytes,
         "resident_bytes": model.resident_bytes,
         "kv_bytes": model.kv_bytes,
-        "prefix_cache_bytes": 0,
+        "prefix_cache_bytes": model.prefix_cache_bytes,
         "leases": model.leases,
         "queued": model.queued,
         "loaded_at": model.loaded_at,
@@ -87,9 +87,9 @@ def memory_object(reading: Reading, parts: Parts, limits: Any, models: list[Mode
         "models": [
             {
                 "id": model.spec.name,
-                "weight_bytes": model.resident_bytes - model.kv_bytes,
+                "weight_bytes": model.resident_bytes - model.kv_bytes - model.prefix_cache_bytes,
                 "kv_bytes": model.kv_bytes,
-                "prefix_cache_bytes": 0,
+                "prefix_cache_bytes": model.prefix_cache_bytes,
             }
             for model in models
             if model.engine is not None

@@ -1,0 +1,56 @@
+"""Which waiting sequence starts next. In order of arrival, but for three cases in which one may pass another:
+
+A long prompt waits while another long one is prefilled, since together they would both be late, and short ones
+pass it. A prompt that begins like one that is being prefilled waits for its cache, if that is sooner than doing
+the same work again. Neither wait can last: what is waited for advances with every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mlxd.engines.backend import ModelRunner
+from mlxd.engines.sequence import Sequence
+from mlxd.engines.types import EngineConfig, RequestState
+
+# Tokens that must be saved for a prompt to wait for another's cache.
+LEAST_SHARED = 64
+
+
+class Admission:
+    """Chooses by what the runner knows: its prefix cache, and how long a prompt is short."""
+
+    def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
+        self._runner = runner
+        self._config = config
+
+    def next(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> Sequence | None:
+        """The sequence to start now, None when none should."""
+        running = list(running)
+        if len(running) >= self._config.max_running:
+            return None
+        prefilling = [sequence for sequence in running if sequence.state is RequestState.PREFILLING]
+        if len(prefilling) >= self._config.prefill_batch:
+            return None
+        short = self._runner.short_prompt
+        long_is_under_way = any(sequence.uncached_tokens > short for sequence in prefilling)
+        for sequence in waiting:
+            if long_is_under_way and self._uncached(sequence) > short:
+                continue
+            if not any(self._should_wait_for(sequence, other) for other in prefilling):
+                return sequence
+        return None
+
+    def _uncached(self, sequence: Sequence) -> int:
+        changes = self._runner.prefix_changes
+        if sequence.looked_up_at != changes:
+            sequence.looked_up_at = changes
+            sequence.cached_tokens = self._runner.cached_tokens(sequence.request.prompt)
+        return sequence.uncached_tokens
+
+    def _should_wait_for(self, sequence: Sequence, other: Sequence) -> bool:
+        shared = self._runner.shared_tokens(sequence.request.prompt, other.request.prompt)
+        if shared < LEAST_SHARED:
+            return False
+        saved = shared - (len(sequence.request.prompt) - self._uncached(sequence))
+        return saved >= LEAST_SHARED and other.uncached_tokens <= 2 * saved

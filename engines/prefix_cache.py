@@ -1,0 +1,165 @@
+"""Key-value caches of prompts that were processed before, for prompts that begin the same way.
+
+mlx-lm's `LRUPromptCache` does this with a tree of dictionaries, one for each token, whose search copies lists as
+long as what it passes, and it forgets by age since the insertion. Here an entry is one array of token ids; prompts
+are compared with all of them (30 µs for 20,000 tokens each), and the least recently used entry goes first.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
+
+Tokens = npt.NDArray[np.int32]
+
+# Shorter prefixes cost more to keep than to process again.
+LEAST_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefixEntry:
+    """The cache after `tokens`, one object a layer, evaluated. It is never written to. Sizes in bytes."""
+
+    tokens: Tokens
+    layers: list[Any]
+    nbytes: int
+
+    @property
+    def trimmable(self) -> bool:
+        """True when the cache of any shorter prefix can be had from it; not for recurrent or full sliding layers."""
+        return bool(can_trim_prompt_cache(self.layers))
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixHit:
+    """The cache of the first `length` tokens of a prompt, to be used once."""
+
+    length: int
+    layers: list[Any]
+
+
+class PrefixCache:
+    """Bounded in bytes, least recently used out first. Used on the engine's lane only.
+
+    `on_evict` gets the entries that leave for want of room.
+    """
+
+    def __init__(self, max_bytes: int, on_evict: Callable[[PrefixEntry], None] = lambda _: None) -> None:
+        self.max_bytes = max_bytes
+        self._on_evict = on_evict
+        self._entries: OrderedDict[int, PrefixEntry] = OrderedDict()
+        self._next_key = 0
+        self._nbytes = 0
+        self.changes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    @property
+    def entries(self) -> tuple[PrefixEntry, ...]:
+        """What is held, the least recently used first."""
+        return tuple(self._entries.values())
+
+    def match_length(self, prompt: Sequence[int]) -> int:
+        """How many tokens `match` would give."""
+        return self._find(token_array(prompt))[1]
+
+    def match(self, prompt: Sequence[int]) -> PrefixHit | None:
+        """The longest prefix held, without the prompt's last token, which has to be processed for its logits."""
+        key, length = self._find(token_array(prompt))
+        if key is None:
+            return None
+        self._entries.move_to_end(key)
+        entry = self._entries[key]
+        # The arrays are shared: whoever changes its copy of the objects makes new arrays.
+        layers = copy.deepcopy(entry.layers)
+        trim_prompt_cache(layers, len(entry.tokens) - length)
+        return PrefixHit(length, layers)
+
+    def wants(self, tokens: Sequence[int], nbytes: int) -> bool:
+        """Whether `put` would keep this; asked before the cache is taken out of a batch."""
+        if len(tokens) < LEAST_TOKENS or nbytes > self.max_bytes:
+            return False
+        return not self._is_covered(token_array(tokens))
+
+    def put(self, tokens: Sequence[int], layers: list[Any]) -> bool:
+        """Keep the cache of `tokens`, whose arrays are evaluated; False when it is too big, too short or known."""
+        entry = PrefixEntry(token_array(tokens), layers, sum(layer.nbytes for layer in layers))
+        if not self.wants(tokens, entry.nbytes):
+            return False
+        self._drop_covered_by(entry)
+        self._entries[self._next_key] = entry
+        self._next_key += 1
+        self._nbytes += entry.nbytes
+        self.changes += 1
+        self.trim(self.max_bytes)
+        return True
+
+    def trim(self, max_bytes: int) -> int:
+        """Let the least recently used go until at most so many bytes are held; the bytes that went."""
+        before = self._nbytes
+        while self._nbytes > max_bytes:
+            _, entry = self._entries.popitem(last=False)
+            self._nbytes -= entry.nbytes
+            self.changes += 1
+            self._on_evict(entry)
+        return before - self._nbytes
+
+    def clear(self) -> None:
+        """Drop all, without telling anybody."""
+        self._entries.clear()
+        self._nbytes = 0
+
+    def _find(self, prompt: Tokens) -> tuple[int | None, int]:
+        best: tuple[int | None, int] = (None, 0)
+        for key, entry in reversed(self._entries.items()):
+            length = usable_length(entry.tokens, prompt, trimmable=entry.trimmable)
+            if length > max(best[1], LEAST_TOKENS - 1):
+                best = (key, length)
+        return best
+
+    def _is_covered(self, tokens: Tokens) -> bool:
+        for key, entry in self._entries.items():
+            if common_length(entry.tokens, tokens) < len(tokens):
+                continue
+            if len(entry.tokens) == len(tokens) or entry.trimmable:
+                self._entries.move_to_end(key)
+                return True
+        return False
+
+    def _drop_covered_by(self, new: PrefixEntry) -> None:
+        if not new.trimmable:
+            return
+        for key, entry in list(self._entries.items()):
+            if common_length(entry.tokens, new.tokens) == len(entry.tokens):
+                del self._entries[key]
+                self._nbytes -= entry.nbytes
+
+
+def token_array(tokens: Sequence[int]) -> Tokens:
+    """Token ids as they are compared."""
+    return np.asarray(tokens, dtype=np.int32)
+
+
+def common_length(first: Tokens, second: Tokens) -> int:
+    """How many tokens two sequences share from their start."""
+    length = min(len(first), len(second))
+    differs = first[:length] != second[:length]
+    return int(differs.argmax()) if differs.any() else length
+
+
+def usable_length(held: Tokens, prompt: Tokens, *, trimmable: bool) -> int:
+    """How many tokens of `prompt`, its last one excluded, the cache after `held` can give."""
+    shared = common_length(held, prompt[:-1])
+    return shared if trimmable or shared == len(held) else 0

@@ -1,0 +1,158 @@
+"""Rows of one model that are padded to one length: a BatchGenerator and what is known of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator
+
+
+class _Generator(BatchGenerator):  # type: ignore[misc]
+    """BatchGenerator without its hand on the wired limit, and with prefill chunks that may change between steps.
+
+    The limit is process-wide: restoring an old value when one engine closes would take it from the others.
+    """
+
+    def close(self) -> None:
+        self._old_wired_limit = None
+
+    @property
+    def is_decoding(self) -> bool:
+        return len(self._generation_batch) > 0
+
+    def pace(self, chunk: int) -> None:
+        """Take at most `chunk` tokens of each prompt in the next step."""
+        self.prefill_step_size = self._prompt_batch.prefill_step_size = chunk
+
+    def evaluate(self) -> None:
+        """Run what removed rows left undone, so that their memory is free now and not at the next step."""
+        mx.eval([c.state for batch in (self._prompt_batch, self._generation_batch) for c in batch.prompt_cache])
+
+
+@dataclass(slots=True)
+class Row:
+    """One row; `length` counts its tokens, `cached` those that the prefix cache gave. `keep_at` are prompt lengths."""
+
+    uid: int
+    prompt: tuple[int, ...]
+    cached: int
+    length: int
+    logprobs: int | None = None
+    prefilling: bool = True
+    keep_at: frozenset[int] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStep:
+    """A step of one group: BatchGenerator's responses by row, and what prefilling them took."""
+
+    tokens: list[tuple[Row, Any]]
+    reached: list[tuple[Row, int]]
+    prompt_tokens: int = 0
+    prompt_seconds: float = 0.0
+
+
+class RowGroup:
+    """A padded batch. Uids are the runner's; the generator's own stay inside."""
+
+    def __init__(self, model: Any, end_tokens: Sequence[int], max_rows: int, chunk: int, stream: Any) -> None:
+        self._generator = _Generator(
+            model,
+            stop_tokens=[[token] for token in end_tokens],
+            completion_batch_size=max_rows,
+            prefill_batch_size=max_rows,
+            prefill_step_size=chunk,
+            stream=stream,
+        )
+        self._rows: dict[int, Row] = {}
+        self._inner: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        return self._rows.values()
+
+    @property
+    def lengths(self) -> list[int]:
+        return [row.length for row in self._rows.values()]
+
+    @property
+    def prefilling(self) -> int:
+        return sum(row.prefilling for row in self._rows.values())
+
+    @property
+    def is_decoding(self) -> bool:
+        return self._generator.is_decoding
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._generator.prompt_cache_nbytes)
+
+    def insert(self, row: Row, layers: list[Any] | None, max_tokens: int, **options: Any) -> None:
+        """Add a row that has `layers` for its first `cached` tokens; `options` are lists of one for `insert`."""
+        rest = row.prompt[row.cached :]
+        cuts = [0, *(length - row.cached for length in sorted(row.keep_at)), len(rest)]
+        segments = [list(rest[start:end]) for start, end in pairwise(cuts)]
+        (inner,) = self._generator.insert_segments(
+            [segments],
+            max_tokens=[max_tokens],
+            caches=[layers],
+            all_tokens=[list(row.prompt[: row.cached])],
+            **options,
+        )
+        self._rows[inner] = row
+        self._inner[row.uid] = inner
+
+    def holds(self, uid: int) -> bool:
+        return uid in self._inner
+
+    def row(self, uid: int) -> Row:
+        return self._rows[self._inner[uid]]
+
+    def extract(self, uid: int) -> tuple[list[Any], list[int]]:
+        """The row's cache and the tokens in it; not evaluated yet."""
+        layers, tokens = self._generator.extract_cache([self._inner[uid]])[self._inner[uid]]
+        return layers, tokens
+
+    def remove(self, uids: Iterable[int]) -> None:
+        """Drop rows; their memory is free after `settle`."""
+        inner = [self._inner.pop(uid) for uid in uids if uid in self._inner]
+        for number in inner:
+            del self._rows[number]
+        self._generator.remove(inner)
+
+    def settle(self) -> None:
+        """Give the memory of removed rows back now."""
+        self._generator.evaluate()
+
+    def step(self, chunk: int | None) -> GroupStep:
+        """Decode one token for each row whose prompt is complete, then prefill `chunk` tokens of the others'."""
+        if chunk is None:
+            return GroupStep(self._book(self._generator.next()[1]), [])
+        self._generator.pace(chunk)
+        with self._generator.stats() as stats:
+            prompts, tokens = self._generator.next()
+        reached = []
+        for response in prompts:
+            row = self._rows[response.uid]
+            if response.end_of_prompt:
+                row.prefilling = False
+            elif response.end_of_segment:
+                reached.append((row, row.cached + response.progress[0]))
+        return GroupStep(self._book(tokens), reached, stats.prompt_tokens, stats.prompt_time)
+
+    def _book(self, responses: list[Any]) -> list[tuple[Row, Any]]:
+        booked = []
+        for response in responses:
+            row = self._rows[response.uid]
+            row.length += 1
+            if response.finish_reason is not None:
+                del self._rows[response.uid], self._inner[row.uid]
+            booked.append((row, response))
+        return booked
