@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 
 from mlxd.daemon.api.errors import to_response
 from mlxd.daemon.api.middleware import REQUEST_ID_HEADER, request_id_of
@@ -44,6 +45,15 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
         if len(self._server.connections) > most_connections():
             self.force_close()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes. A body whose chunks break off in nonsense ends there, rather than when its reader gives up."""
+        super().data_received(data)
+        request = self._current_request
+        if request is None or not self._messages or request.content.is_eof():
+            return
+        if not isinstance(self._messages[-1][0], RawRequestMessage):
+            request.content.set_exception(web.RequestPayloadError("its chunks cannot be read"))
 
     def handle_error(
         self,
