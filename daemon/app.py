@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,11 +20,13 @@ from mlxd.daemon.config import ConfigError, Problem
 from mlxd.daemon.engine_factory import EngineMaker, load_need
 from mlxd.daemon.log import adopt_library_loggers
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
+from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.settings import Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
-from mlxd.engines.backend import BackendFactory, mlx_backend
+from mlxd.engines.backend import Backend, BackendFactory, mlx_backend
 from mlxd.engines.errors import FootprintExceeded
 from mlxd.engines.lanes import LanePool
+from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.types import PrefillEvictionRequest
 from mlxd.memory.crossing import CeilingEvent, RecoveredEvent, SoftEvent
 from mlxd.memory.footprint import MemoryLimits
@@ -43,16 +46,25 @@ class Daemon:
     """Everything that lives as long as the process. Built on the event loop; `close` is the twin of `start`."""
 
     def __init__(
-        self, settings: Settings, probe: MemoryProbe, *, hf_cache: Path | None, backend: BackendFactory = mlx_backend
+        self,
+        settings: Settings,
+        probe: MemoryProbe,
+        *,
+        hf_cache: Path | None,
+        backend: Callable[..., Backend] = mlx_backend,
     ) -> None:
         """Build all parts. Raises ConfigError for settings that this machine or its disk cannot follow."""
         self.settings = settings
         self.guard = MemoryGuard(probe, _limits(settings, probe))
-        self._lanes = LanePool(backend)
+        self._prefix_folder = prefix_folder(settings, backend)
+        self._lanes = LanePool(partial(backend, self._prefix_folder) if self._prefix_folder is not None else backend)
         self._books = MemoryBooks(self.guard)
         self.catalog: Catalog = build_catalog(settings, hf_cache)
         step_lock = threading.Lock() if settings.engine.step_lock else None
-        maker = EngineMaker(settings, self.catalog, self._lanes, self.guard, self._room_for, step_lock)
+        metrics = Metrics()
+        maker = EngineMaker(
+            settings, self.catalog, self._lanes, self.guard, self._room_for, metrics.freed, step_lock=step_lock
+        )
         self.registry = ModelRegistry(
             self.catalog.specs,
             policy_of(settings),
@@ -72,7 +84,9 @@ class Daemon:
             running=RunningRequests(),
             guard=self.guard,
             books=self._books,
+            metrics=metrics,
         )
+        metrics.observe(self.registry.models, self.guard, self._books)
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -99,6 +113,8 @@ class Daemon:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         patience = self.settings.residency.unload_timeout if clean else 0.0
         ended = await asyncio.to_thread(self._lanes.close, patience)
+        if self._prefix_folder is not None:
+            ended = await asyncio.to_thread(self._prefix_folder.close, patience) and ended
         return clean and ended
 
     async def _warm_up(self) -> None:
@@ -157,6 +173,14 @@ class Daemon:
             self.registry.decisions.add("trim", reason, inputs=inputs)
         if after.bytes > soft:
             await self.registry.shed(after.bytes - soft, reason)
+
+
+def prefix_folder(settings: Settings, backend: BackendFactory) -> PrefixFolder | None:
+    """Where prompt prefixes outlive their models, None when no model keeps any there."""
+    engines = [settings.engine, *(settings.engine_for(entry.name) for entry in settings.model)]
+    sizes = [engine.prefix_cache_disk for engine in engines]
+    most = max((size.bytes or 0 for size in sizes if size != "off"), default=0)
+    return PrefixFolder(settings.server.state_dir / "prefixes", most, backend) if most else None
 
 
 def policy_of(settings: Settings) -> Policy:

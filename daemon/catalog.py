@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mlxd.daemon.adapters import add_adapters
 from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.drafts import add_drafts, estimate_with_draft
 from mlxd.daemon.settings import ModelSettings, PresetSettings, SamplingSettings, Settings
 from mlxd.memory.estimates import ModelEstimate, inspect_folder
 from mlxd.registry.discovery import FolderFacts, discover, snapshot_of
@@ -25,8 +28,11 @@ class Catalog:
     notes: tuple[str, ...]
 
     def estimate(self, spec: ModelSpec) -> ModelEstimate:
-        """What the files of a model say about its size."""
-        return self.estimates.get(spec.path) or ModelEstimate()
+        """What the files of a model, and of its draft if it has one, say about its size."""
+        alone = self.estimates.get(spec.path) or ModelEstimate()
+        if spec.draft is None:
+            return alone
+        return estimate_with_draft(alone, self.estimates.get(spec.draft) or ModelEstimate(), spec)
 
 
 def build_catalog(settings: Settings, hf_cache: Path | None) -> Catalog:
@@ -48,9 +54,12 @@ def build_catalog(settings: Settings, hf_cache: Path | None) -> Catalog:
         if base is None:
             continue
         if entry.path is not None or entry.repo is not None:
-            _drop_same_folder(specs, base.path)
+            _drop_same_folder(specs, base.path, keep={other.name for other in settings.model})
             base = replace(_inspected(base, inspect(base.path)), kind=folder_kind(base.path))
         specs[entry.name] = _with_entry(base, entry)
+    notes = list(found.notes)
+    add_adapters(settings, specs, notes)
+    problems += add_drafts(settings, specs)
     if settings.models.default is not None and not problems:
         problems += _check_name(settings.models.default, "models.default", specs)
     for name in settings.models.preload:
@@ -58,7 +67,7 @@ def build_catalog(settings: Settings, hf_cache: Path | None) -> Catalog:
     if problems:
         raise ConfigError(*problems)
     ordered = tuple(specs[name] for name in sorted(specs))
-    return Catalog(ordered, NameTable.build(ordered), estimates, found.notes)
+    return Catalog(ordered, NameTable.build(ordered), estimates, tuple(notes))
 
 
 def sampling_for(settings: Settings, model: str, preset: str | None) -> SamplingSettings:
@@ -114,10 +123,10 @@ def _with_entry(spec: ModelSpec, entry: ModelSettings) -> ModelSpec:
     )
 
 
-def _drop_same_folder(specs: dict[str, ModelSpec], path: Path) -> None:
-    """A folder that an entry names is listed under the entry's name only."""
-    resolved = path.resolve()
-    for name in [name for name, spec in specs.items() if spec.path.resolve() == resolved]:
+def _drop_same_folder(specs: dict[str, ModelSpec], path: Path, keep: Collection[str]) -> None:
+    """A folder that an entry names is listed under the names of entries only, which are `keep`."""
+    real = os.path.realpath(path)
+    for name in [name for name, spec in specs.items() if name not in keep and os.path.realpath(spec.path) == real]:
         del specs[name]
 
 

@@ -128,6 +128,8 @@ def _read_document(
     for name, raw in document.items():
         if name == "model":
             models = reader.models(raw)
+        elif name == "engine":
+            values[name] = reader.engine(raw)
         elif name in SECTIONS:
             values[name] = reader.keys(raw, (name,), SECTIONS[name].rules, elsewhere=dotted_keys())
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from mlxd.daemon.config_errors import Problem
-from mlxd.daemon.config_schema import dotted_keys
+from mlxd.daemon.config_schema import DRAFT_RULES, dotted_keys
 
 PREFIX = "MLXD_"
 FLAGS: Mapping[str, str] = {
@@ -42,6 +42,7 @@ def environment_values(environ: Mapping[str, str]) -> tuple[list[Given], list[Pr
     """
     keys = dotted_keys()
     variables = {variable(key): key for key in keys}
+    of_one_model = {variable(f"engine.{key}"): key for key in DRAFT_RULES}
     single = {name.replace("__", "_"): name for name in variables}
     given, problems = [], []
     for name in sorted(environ):
@@ -49,6 +50,10 @@ def environment_values(environ: Mapping[str, str]) -> tuple[list[Given], list[Pr
         if name in variables:
             key = variables[name]
             given.append(Given(key, keys[key].from_text(environ[name]), origin))
+        elif name in of_one_model:
+            key = of_one_model[name]
+            message = f"{key} is about one model; set engine.{key} in its [[model]] entry of the configuration file"
+            problems.append(Problem(message, source=origin))
         elif name in single:
             problems.append(Problem(f"unknown variable; did you mean {single[name]}?", source=origin))
         elif name.startswith(PREFIX) and "__" in name:

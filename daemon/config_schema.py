@@ -125,10 +125,19 @@ MODEL_RULES: Mapping[str, Rule] = {
     "pinned": boolean(),
     "ttl": duration(never=True),
 }
-MODEL_TABLES = frozenset({"engine", "sampling", "presets"})
+MODEL_TABLES = frozenset({"adapters", "engine", "sampling", "presets"})
+ADAPTER_NAME = text(name_complaint)
+ADAPTER_PATH = path()
+
+DRAFT_RULES: Mapping[str, Rule] = {
+    "draft": text(name_complaint, optional=True),
+    "draft_tokens": integer(1, 16),
+}
+"""Keys of a model's engine table that [engine] does not take, because they are about this one model."""
 
 OVERRIDE_RULES: Mapping[str, Rule] = {
-    key: rule for key, rule in SECTIONS["engine"].rules.items() if key not in WHOLE_DAEMON
+    **{key: rule for key, rule in SECTIONS["engine"].rules.items() if key not in WHOLE_DAEMON},
+    **DRAFT_RULES,
 }
 
 SAMPLING_RULES: Mapping[str, Rule] = {
@@ -136,6 +145,8 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "top_p": number(0, 1, above=True),
     "top_k": integer(0),
     "min_p": number(0, 1),
+    "xtc_probability": number(0, 1),
+    "xtc_threshold": number(0, 0.5),
     "seed": integer(0, _MAX_SEED),
     "max_tokens": integer(1),
     "stop": list_of(text(_stop_complaint), single=True),

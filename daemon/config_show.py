@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mlxd.daemon.config_errors import KeyPath, dotted
 from mlxd.daemon.config_rules import Rule
-from mlxd.daemon.config_schema import MODEL_RULES, OVERRIDE_RULES, SAMPLING_RULES, SECTIONS
+from mlxd.daemon.config_schema import ADAPTER_PATH, MODEL_RULES, OVERRIDE_RULES, SAMPLING_RULES, SECTIONS
 from mlxd.daemon.settings import LoadedConfig, ModelSettings, PresetSettings, SamplingSettings, Settings
 
 
@@ -47,6 +47,8 @@ def _written(table: Struct, rules: Mapping[str, Rule]) -> dict[str, Any]:
 
 def _model(entry: ModelSettings) -> dict[str, Any]:
     public = {key: value for key, value in _written(entry, MODEL_RULES).items() if value not in ("", None)}
+    if entry.adapters:
+        public["adapters"] = {name: ADAPTER_PATH.write(folder) for name, folder in entry.adapters.items()}
     if entry.engine:
         public["engine"] = {key: OVERRIDE_RULES[key].write(value) for key, value in entry.engine.items()}
     if sampling := _sampling(entry.sampling):

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from mlxd.daemon.config_errors import KeyPath, Report, shown
 from mlxd.daemon.config_rules import Base, Rule, Unexpected
 from mlxd.daemon.config_schema import (
+    ADAPTER_NAME,
+    ADAPTER_PATH,
+    DRAFT_RULES,
     MODEL_RULES,
     MODEL_TABLES,
     OVERRIDE_RULES,
     PRESET_RULES,
     PRESET_TABLES,
     SAMPLING_RULES,
+    SECTIONS,
     WHOLE_DAEMON,
+    dotted_keys,
 )
 from mlxd.daemon.settings import PresetSettings, SamplingSettings
 
@@ -78,6 +84,8 @@ class TableReader:
         self._require_name(raw, at)
         if "path" in table and "repo" in table:
             self._report.add((*at, "repo"), "expected either path or repo, not both")
+        if "adapters" in table:
+            values["adapters"] = self._adapters(table["adapters"], (*at, "adapters"))
         if "engine" in table:
             values["engine"] = self._overrides(table["engine"], (*at, "engine"))
         if "sampling" in table:
@@ -86,6 +94,23 @@ class TableReader:
             presets = self._entries(table["presets"], (*at, "presets"), "expected an array of tables")
             values["presets"] = tuple(self._preset(preset, path) for path, preset in presets)
         return values
+
+    def engine(self, raw: object) -> dict[str, Any]:
+        """The valid values of [engine]."""
+        at: KeyPath = ("engine",)
+        for key in sorted(DRAFT_RULES.keys() & self._names(raw)):
+            message = "expected only in the engine table of a [[model]] entry, because it is about one model"
+            self._report.add((*at, key), message)
+        return self.keys(raw, at, SECTIONS["engine"].rules, DRAFT_RULES, dotted_keys())
+
+    def _adapters(self, raw: object, at: KeyPath) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for name, folder in self._table(raw, at).items():
+            if isinstance(folder, dict):
+                self._report.add((*at, name), "expected a path, got a table; a name with a dot in it needs quotes")
+            elif self._value(name, name, at, ADAPTER_NAME):
+                found |= self._value(name, folder, at, ADAPTER_PATH)
+        return found
 
     def _overrides(self, raw: object, at: KeyPath) -> dict[str, Any]:
         for key in sorted(WHOLE_DAEMON & self._names(raw)):
@@ -150,6 +175,8 @@ def _names(models: list[dict[str, Any]]) -> Iterator[tuple[KeyPath, str, str]]:
             yield ("model", index, "name"), owner, "a model"
         for alias in values.get("aliases", ()):
             yield ("model", index, "aliases"), alias, f'an alias of "{owner}"'
+        for adapter in values.get("adapters", ()):
+            yield ("model", index, "adapters", adapter), adapter, f'an adapter of "{owner}"'
         for number, preset in enumerate(values.get("presets", ())):
             if preset.name:
                 yield ("model", index, "presets", number, "name"), preset.name, f'a preset of "{owner}"'

@@ -27,13 +27,16 @@ AUTO_PREFIX_CACHE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EngineMaker:
-    """The registry's engine factory. `make_room` gives the prefill-eviction callback of a model."""
+    """The registry's engine factory. `make_room` gives the prefill-eviction callback of a model, `freed` what takes
+    the seconds from each of its cancels until memory and slot were free.
+    """
 
     settings: Settings
     catalog: Catalog
     lanes: LanePool
     guard: MemoryGuard
     make_room: Callable[[str], PrefillEvictionCallback]
+    freed: Callable[[str], Callable[[float], None]]
     step_lock: threading.Lock | None = None
 
     def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore:
@@ -49,12 +52,17 @@ class EngineMaker:
                 prefill_chunk=engine.prefill_chunk,
                 max_stall=engine.max_stall,
                 prefix_cache_bytes=self._prefix_cache_bytes(engine),
+                prefix_disk_bytes=0 if engine.prefix_cache_disk == "off" else engine.prefix_cache_disk.bytes or 0,
                 kv_bytes_per_token=spec.kv_bytes_per_token,
+                adapter=spec.adapter,
+                draft=spec.draft,
+                draft_tokens=engine.draft_tokens,
             ),
             self.lanes,
             memory=PrefillMemory(prefill_price(estimate, engine), self.guard.headroom),
             prefill_eviction_callback=self.make_room(spec.name),
             on_dead=on_dead,
+            on_freed=self.freed(spec.name),
             step_lock=self.step_lock,
         )
 

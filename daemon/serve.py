@@ -20,7 +20,7 @@ from mlxd.daemon.log import configure_logging
 from mlxd.daemon.probe_choice import hf_cache_dir, make_probe
 from mlxd.daemon.settings import LoadedConfig, Settings
 from mlxd.daemon.state_dir import StateDir, StateDirBusy
-from mlxd.daemon.unavailable import refuse_unavailable, without_effect
+from mlxd.daemon.unavailable import refuse_unavailable
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -34,8 +34,6 @@ def run(loaded: LoadedConfig, blas: BlasPlan) -> int:
     try:
         configure_logging(settings.log.level, settings.log.format, settings.log.file)
         (log.warning if blas.slow else log.info)("blas.plan", note=blas.note)
-        for note in without_effect(settings):
-            log.warning("config.note", note=note)
         refuse_unavailable(settings)
         check_bind(settings, has_keys=False)
         with StateDir(settings.server.state_dir):

@@ -81,7 +81,10 @@ class MemorySettings(Struct, frozen=True):
 
 
 class EngineSettings(Struct, frozen=True):
-    """One engine's limits. Lengths in tokens; 0 leaves `context_length` and `max_tokens` to the model."""
+    """One engine's limits. Lengths in tokens; 0 leaves `context_length` and `max_tokens` to the model.
+
+    `draft` is the name of the model that proposes `draft_tokens` tokens a round; only a model's own entry has one.
+    """
 
     isolation: Isolation = "thread"
     step_lock: bool = False
@@ -94,6 +97,8 @@ class EngineSettings(Struct, frozen=True):
     max_stall: float | None = 0.25
     prefix_cache: Size | Auto | Off = "auto"
     prefix_cache_disk: Size | Off = "off"
+    draft: str | None = None
+    draft_tokens: int = 3
 
 
 class SamplingSettings(Struct, frozen=True):
@@ -103,6 +108,8 @@ class SamplingSettings(Struct, frozen=True):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
@@ -130,7 +137,8 @@ class PresetSettings(Struct, frozen=True):
 class ModelSettings(Struct, frozen=True):
     """One `[[model]]` entry. With neither path nor repo it is about a discovered model of that name.
 
-    `ttl` already has the value of [models] where the entry has none; `engine` holds overrides only.
+    `ttl` already has the value of [models] where the entry has none; `engine` holds overrides only. `adapters` are
+    the folders of LoRA adapters by the names that they are served under.
     """
 
     name: str
@@ -139,6 +147,7 @@ class ModelSettings(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     pinned: bool = False
     ttl: float | None = None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     sampling: SamplingSettings = SamplingSettings()
     presets: tuple[PresetSettings, ...] = ()
@@ -165,8 +174,8 @@ class Settings(Struct, frozen=True):
     log: LogSettings = LogSettings()
 
     def model_for(self, name: str) -> ModelSettings | None:
-        """The entry of the model with this name (not an alias), if there is one."""
-        return next((entry for entry in self.model if entry.name == name), None)
+        """The entry of the model with this name (not an alias), or of the model whose adapter it is, if any."""
+        return next((entry for entry in self.model if entry.name == name or name in entry.adapters), None)
 
     def engine_for(self, name: str) -> EngineSettings:
         """The engine settings of a model: [engine] with the overrides of its entry, if it has one."""

@@ -1,8 +1,9 @@
 """Which waiting sequence starts next. In order of arrival, but for three cases in which one may pass another:
 
-A long prompt waits while another long one is prefilled, since together they would both be late, and short ones
-pass it. A prompt that begins like one that is being prefilled waits for its cache, if that is sooner than doing
-the same work again. Neither wait can last: what is waited for advances with every step.
+A sequence whose prefix is being read from the disk waits for that. A long prompt waits while another long one is
+prefilled, since together they would both be late, and short ones pass it. A prompt that begins like one that is being
+prefilled waits for its cache, if that is sooner than doing the same work again. No wait can last: what is waited for
+advances with every step, or is a read that ends.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Admission:
         short = self._runner.short_prompt
         long_is_under_way = any(sequence.uncached_tokens > short for sequence in prefilling)
         for sequence in waiting:
+            if sequence.awaits_prefix:
+                continue
             if long_is_under_way and self._uncached(sequence) > short:
                 continue
             if not any(self._should_wait_for(sequence, other) for other in prefilling):
@@ -42,14 +45,14 @@ class Admission:
         return None
 
     def _uncached(self, sequence: Sequence) -> int:
-        changes = self._runner.prefix_changes
+        changes = self._runner.prefixes.changes
         if sequence.looked_up_at != changes:
             sequence.looked_up_at = changes
-            sequence.cached_tokens = self._runner.cached_tokens(sequence.request.prompt)
+            sequence.cached_tokens = self._runner.prefixes.cached_tokens(sequence.request.prompt)
         return sequence.uncached_tokens
 
     def _should_wait_for(self, sequence: Sequence, other: Sequence) -> bool:
-        shared = self._runner.shared_tokens(sequence.request.prompt, other.request.prompt)
+        shared = self._runner.prefixes.shared_tokens(sequence.request.prompt, other.request.prompt)
         if shared < LEAST_SHARED:
             return False
         saved = shared - (len(sequence.request.prompt) - self._uncached(sequence))

@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineConfig, LoadProgress, ModelInfo, Request, TokenLogprobs, ToolCall
+from mlxd.engines.types import DraftStats, EngineConfig, LoadProgress, ModelInfo, Request, TokenLogprobs, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,10 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunnerStep:
-    """What one step did: one decoded token for each row whose prompt is complete."""
+    """What one step did: decoded tokens, in order for each row, and the rows that had to be dropped, with why."""
 
     tokens: tuple[TokenEvent, ...] = ()
+    failed: tuple[tuple[int, Exception], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,38 @@ class TextStream(Protocol):
         """What is left at the end of the sequence."""
 
 
+class Prefixes(Protocol):
+    """What a runner keeps of processed prompts, for prompts that begin the same way. Sizes in bytes."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def changes(self) -> int:
+        """Changes whenever `cached_tokens` may have another answer."""
+
+    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
+        """Keep no more than `headroom` has; None for no limit."""
+
+    def cached_tokens(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be processed again."""
+
+    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
+        """How many tokens of `prompt` the cache of `other` will give once it is processed; 0 if it is not kept."""
+
+    def trim(self, max_bytes: int) -> int:
+        """Keep at most so many bytes; the bytes that are free now."""
+
+    def restore(self, prompt: Sequence[int], done: Callable[[Any], None]) -> bool:
+        """Begin to read what is on the disk for a prompt, if that is more than what is in memory.
+
+        `done` is then called once, on another thread, with what `adopt` takes.
+        """
+
+    def adopt(self, restored: Any) -> None:
+        """Keep what was read."""
+
+
 class ModelRunner(Protocol):
     """A loaded model and its batch. Every call happens on the engine's lane."""
 
@@ -81,28 +114,16 @@ class ModelRunner(Protocol):
         """Bytes of KV cache that the batch holds now."""
 
     @property
-    def prefix_cache_bytes(self) -> int:
-        """Bytes of KV cache that are kept for prompts to come."""
+    def prefixes(self) -> Prefixes:
+        """What is kept of processed prompts."""
 
-    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
-        """Keep no more for prompts to come than `headroom` has, in bytes; None for no limit."""
+    @property
+    def draft(self) -> DraftStats | None:
+        """What speculative decoding has done; None without it."""
 
     @property
     def short_prompt(self) -> int:
         """Tokens of the longest prompt that one step of its own would process."""
-
-    @property
-    def prefix_changes(self) -> int:
-        """Changes whenever `cached_tokens` may have another answer."""
-
-    def cached_tokens(self, prompt: Sequence[int]) -> int:
-        """How many tokens of a prompt need not be processed again."""
-
-    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
-        """How many tokens of `prompt` the cache of `other` will give once it is processed; 0 if it is not kept."""
-
-    def trim_prefix_cache(self, max_bytes: int) -> int:
-        """Keep at most so many bytes for prompts to come; the bytes that went."""
 
     def insert(self, request: Request, max_tokens: int) -> Admitted:
         """Add a row."""
@@ -144,7 +165,7 @@ class Backend(Protocol):
 BackendFactory = Callable[[], Backend]
 
 
-def mlx_backend() -> Backend:
-    """Import MLX and mlx-lm (seconds) and return the backend on them."""
+def mlx_backend(prefix_folder: Any = None) -> Backend:
+    """Import MLX and mlx-lm (seconds) and return the backend on them; models may keep prefixes in a PrefixFolder."""
     module = importlib.import_module("mlxd.engines.mlx_backend")
-    return cast(Backend, module.MlxBackend())
+    return cast(Backend, module.MlxBackend(prefix_folder))

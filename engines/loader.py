@@ -4,28 +4,77 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import load_model, load_tokenizer
 
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import LoadProgress, ModelInfo
+from mlxd.engines.types import EngineConfig, LoadProgress, ModelInfo
 
 # Bytes evaluated between two looks at the cancel flag.
 PIECE_BYTES = 64 * 2**20
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedText:
+    """A text model with its weights evaluated, and the draft that helps it, if it has one."""
+
+    model: Any
+    tokenizer: Tokenizer
+    info: ModelInfo
+    draft: Any = None
+
+
 def load_text_model(
-    path: Path, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
-) -> tuple[Any, Tokenizer, ModelInfo]:
-    """Load and evaluate a model and its tokenizer. Raises LoadError with the reason."""
-    model, config = _build(path)
-    parameters = [array for _, array in tree_flatten(model.parameters())]
-    total = sum(array.nbytes for array in parameters)
+    config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
+) -> LoadedText:
+    """Load and evaluate a model, its adapter and its draft, and the tokenizer. Raises LoadError with the reason."""
+    path = config.path
+    model, description = _build(path)
+    if config.adapter is not None:
+        _adapt(model, config.adapter)
+    draft, draft_description = _build(config.draft) if config.draft is not None else (None, {})
+    models = [one for one in (model, draft) if one is not None]
+    total = _evaluate_all(models, path, progress, cancelled)
+    tokenizer = _tokenizer(path, description)
+    vocab_size = _vocab_size(description, model)
+    if config.draft is not None:
+        _check_draft(tokenizer, _tokenizer(config.draft, draft_description), config)
+        draft = DraftModel(draft, vocab_size)
+    return LoadedText(model, tokenizer, ModelInfo(vocab_size, total), draft)
+
+
+class DraftModel:
+    """A draft whose logits are cut to the vocabulary of the model that it helps: padded ones differ in size."""
+
+    def __init__(self, model: Any, vocab_size: int) -> None:
+        self._model = model
+        self._vocab_size = vocab_size
+
+    @property
+    def layers(self) -> Any:
+        return self._model.layers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        logits: mx.array = self._model(tokens, cache=cache)
+        return logits[..., : self._vocab_size]
+
+
+def _evaluate_all(
+    models: list[Any], path: Path, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
+) -> int:
+    """Read all weights, piece by piece; their bytes."""
+    parameters = [array for model in models for _, array in tree_flatten(model.parameters())]
+    total: int = sum(array.nbytes for array in parameters)
     done = 0
     progress(LoadProgress(0, total))
     for piece in _pieces(parameters):
@@ -34,8 +83,24 @@ def load_text_model(
         _evaluate(piece, path)
         done += sum(array.nbytes for array in piece)
         progress(LoadProgress(done, total))
-    tokenizer = _tokenizer(path, config)
-    return model, tokenizer, ModelInfo(vocab_size=_vocab_size(config, model), weight_bytes=total)
+    return total
+
+
+def _adapt(model: Any, adapter: Path) -> None:
+    try:
+        load_adapters(model, str(adapter))
+        model.eval()  # adapters come with dropout, which is for training
+    # Whatever is wrong with the adapter's files, it is wrong with the files.
+    except Exception as error:
+        raise LoadError(LoadFailure.BAD_FILES, f"adapter {adapter}: {_describe(error)}") from error
+
+
+def _check_draft(tokenizer: Tokenizer, draft: Tokenizer, config: EngineConfig) -> None:
+    if not tokenizer.has_vocabulary_of(draft):
+        message = (
+            f"{config.path.name}: engine.draft {config.draft} has another vocabulary; choose a model of its family"
+        )
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
 
 
 def _build(path: Path) -> tuple[Any, dict[str, Any]]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -62,6 +63,14 @@ class RoomMade:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """What the disk had for a request, None for nothing."""
+
+    request_id: str
+    prefix: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Trim:
     """Keep at most so many bytes of processed prompts; answered by Trimmed."""
 
@@ -78,7 +87,7 @@ class Close:
 # Seconds between snapshots for status calls while the set of live requests stays the same.
 NOTE_INTERVAL = 0.1
 
-Message = Add | Abort | Cancel | AbortAll | RoomMade | Trim | Close
+Message = Add | Abort | Cancel | AbortAll | RoomMade | Restored | Trim | Close
 Inbox = queue.SimpleQueue[Message]
 
 
@@ -159,7 +168,14 @@ class EngineLoop:
         return 0.0 if busy_since is None else self._clock() - busy_since
 
     def _serve(self, runner: ModelRunner, backend: Backend) -> None:
-        scheduler = Scheduler(runner, self._config, self._memory, backend.reclaim, self._clock)
+        scheduler = Scheduler(
+            runner,
+            self._config,
+            memory=self._memory,
+            reclaim=backend.reclaim,
+            on_restored=lambda request_id, prefix: self._inbox.put(Restored(request_id, prefix)),
+            clock=self._clock,
+        )
         try:
             self._run(scheduler)
         # A fault outside a step is ours; the engine ends with it, the lane and the daemon go on.
@@ -227,6 +243,20 @@ class EngineLoop:
         match message:
             case Add(request, arrived):
                 scheduler.add(request, arrived)
+            case Abort() | Cancel() | AbortAll():
+                self._give_up(scheduler, message)
+            case RoomMade(request_id):
+                scheduler.room_made(request_id)
+            case Restored(request_id, prefix):
+                scheduler.restored(request_id, prefix)
+            case Trim(max_bytes):
+                scheduler.trim_prefix_cache(max_bytes)
+                self._note(scheduler, now=True)
+                self._post(Trimmed())
+        self._note(scheduler)
+
+    def _give_up(self, scheduler: Scheduler, message: Abort | Cancel | AbortAll) -> None:
+        match message:
             case Abort(request_id, at):
                 if scheduler.abort(request_id):
                     self._given_up.append(at)
@@ -238,12 +268,6 @@ class EngineLoop:
             case AbortAll(error):
                 self._publish(scheduler.abort_all(error))
                 scheduler.settle()
-            case RoomMade(request_id):
-                scheduler.room_made(request_id)
-            case Trim(max_bytes):
-                scheduler.trim_prefix_cache(max_bytes)
-                self._post(Trimmed())
-        self._note(scheduler)
 
     def _settle(self, scheduler: Scheduler) -> None:
         """Free what was given up, all at once, and tell how long that took since it was."""
@@ -259,12 +283,12 @@ class EngineLoop:
         if result:
             self._post(result)
 
-    def _note(self, scheduler: Scheduler) -> None:
-        now = self._clock()
+    def _note(self, scheduler: Scheduler, *, now: bool = False) -> None:
+        moment = self._clock()
         live = (scheduler.running, scheduler.waiting)
-        if live == self._noted_live and now - self._noted_at < NOTE_INTERVAL:
+        if not now and live == self._noted_live and moment - self._noted_at < NOTE_INTERVAL:
             return
-        self._noted_live, self._noted_at = live, now
+        self._noted_live, self._noted_at = live, moment
         # Replaced whole, so that readers on other threads never see half an update.
         self.statuses = scheduler.statuses()
         self.stats = EngineStats(
@@ -276,6 +300,7 @@ class EngineLoop:
             decode_tps=sum(status.decode_tps or 0.0 for status in self.statuses),
             kv_bytes=scheduler.kv_bytes,
             prefix_cache_bytes=scheduler.prefix_cache_bytes,
+            draft=scheduler.draft,
         )
 
 

@@ -8,17 +8,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import mlx.core as mx
+import structlog
 
 from mlxd.engines.allocator import Allocator
-from mlxd.engines.loader import load_text_model
+from mlxd.engines.backend import ModelRunner
+from mlxd.engines.loader import LoadedText, load_text_model
+from mlxd.engines.model_identity import model_identity
+from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.prefix_folder import PrefixFolder
+from mlxd.engines.speculative_runner import SpeculativeRunner
 from mlxd.engines.text_runner import TextRunner
 from mlxd.engines.types import EngineConfig, LoadProgress
 
+log = structlog.stdlib.get_logger(__name__)
+
 
 class MlxBackend:
-    """One lane's view of MLX. Made, used and left on that lane's thread."""
+    """One lane's view of MLX. Made, used and left on that lane's thread.
 
-    def __init__(self) -> None:
+    `prefix_folder` is where models keep prompt prefixes beyond their unload.
+    """
+
+    def __init__(self, prefix_folder: PrefixFolder | None = None) -> None:
+        self._prefix_folder = prefix_folder
         self._allocator = Allocator()
         _restore_file_limit()
 
@@ -35,10 +47,36 @@ class MlxBackend:
 
     def load(
         self, config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
-    ) -> TextRunner:
+    ) -> ModelRunner:
         """Load a text model. Raises LoadError."""
-        model, tokenizer, info = load_text_model(config.path, progress, cancelled)
-        return TextRunner(model, tokenizer, info, config, self._stream)
+        # opened first: what is stored is listed while the weights are read
+        disk = self._disk(config)
+        try:
+            return self._runner(load_text_model(config, progress, cancelled), config, disk)
+        except BaseException:
+            if disk is not None:
+                disk.close(0)
+            raise
+
+    def _runner(self, loaded: LoadedText, config: EngineConfig, disk: PrefixDisk | None) -> ModelRunner:
+        if loaded.draft is None:
+            return TextRunner(loaded, config, self._stream, disk)
+        runner = SpeculativeRunner(loaded, config, self._stream, disk)
+        log.info("engine.not_batched", model=config.name, draft=str(config.draft), draft_tokens=config.draft_tokens)
+        return runner
+
+    def _disk(self, config: EngineConfig) -> PrefixDisk | None:
+        if self._prefix_folder is None or not config.prefix_disk_bytes or not config.prefix_cache_bytes:
+            return None
+        try:
+            beside = [model_identity(path) for path in (config.adapter, config.draft) if path is not None]
+            identity = model_identity(config.path, " ".join(beside))
+        except OSError as error:
+            self._prefix_folder.report("identity", error)
+            return None
+        disk = PrefixDisk(self._prefix_folder, identity, config.prefix_disk_bytes)
+        disk.open()
+        return disk
 
     def reclaim(self) -> None:
         """Collect garbage, empty MLX's buffer cache and hand free pages back to the system."""

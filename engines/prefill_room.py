@@ -67,5 +67,5 @@ class PrefillRoom:
         return PrefillMemoryExceeded(sequence.request.id, needed, max(0, headroom))
 
     def _trim_prefixes(self, short: int) -> int:
-        held = self._runner.prefix_cache_bytes
-        return self._runner.trim_prefix_cache(max(0, held - short)) if held else 0
+        prefixes = self._runner.prefixes
+        return prefixes.trim(max(0, prefixes.nbytes - short)) if prefixes.nbytes else 0

@@ -10,6 +10,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
+from mlxd.engines.row_faults import RowFault
+
 
 class _Generator(BatchGenerator):  # type: ignore[misc]
     """BatchGenerator without its hand on the wired limit, and with prefill chunks that may change between steps.
@@ -43,17 +45,19 @@ class Row:
     length: int
     logprobs: int | None = None
     prefilling: bool = True
+    fault: RowFault = field(default_factory=RowFault)
     keep_at: frozenset[int] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """A step of one group: BatchGenerator's responses by row, and what prefilling them took."""
+    """A step of one group: BatchGenerator's responses by row, and what it took."""
 
     tokens: list[tuple[Row, Any]]
     reached: list[tuple[Row, int]]
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 class RowGroup:
@@ -145,7 +149,7 @@ class RowGroup:
                 row.prefilling = False
             elif response.end_of_segment:
                 reached.append((row, row.cached + response.progress[0]))
-        return GroupStep(self._book(tokens), reached, stats.prompt_tokens, stats.prompt_time)
+        return GroupStep(self._book(tokens), reached, stats.prompt_tokens, stats.prompt_time, stats.decode_time)
 
     def _book(self, responses: list[Any]) -> list[tuple[Row, Any]]:
         booked = []

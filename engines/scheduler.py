@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from mlxd.engines.admission import Admission
 from mlxd.engines.backend import ModelRunner, RunnerStep
@@ -13,6 +15,7 @@ from mlxd.engines.errors import EngineDead, PrefillMemoryExceeded, RequestError,
 from mlxd.engines.prefill_room import NO_MEMORY_LIMIT, PrefillMemory, PrefillRoom, Room
 from mlxd.engines.sequence import Sequence
 from mlxd.engines.types import (
+    DraftStats,
     EngineConfig,
     PrefillEvictionRequest,
     Request,
@@ -40,20 +43,26 @@ class StepResult:
 
 
 class Scheduler:
-    """Waiting and running sequences of one engine. Synchronous; used on the engine's lane only."""
+    """Waiting and running sequences of one engine. Synchronous; used on the engine's lane only.
+
+    `on_restored` is called on another thread when the disk has answered for a request; `restored` follows.
+    """
 
     def __init__(
         self,
         runner: ModelRunner,
         config: EngineConfig,
+        *,
         memory: PrefillMemory = NO_MEMORY_LIMIT,
         reclaim: Callable[[], None] = lambda: None,
+        on_restored: Callable[[str, Any], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._config = config
         self._admission = Admission(runner, config)
         self._room = PrefillRoom(memory, runner, reclaim)
+        self._on_restored = on_restored
         self._clock = clock
         self._waiting: deque[Sequence] = deque()
         self._running: dict[int, Sequence] = {}
@@ -61,12 +70,13 @@ class Scheduler:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
-        runner.use_headroom(memory.headroom)
+        runner.prefixes.use_headroom(memory.headroom)
 
     @property
     def has_work(self) -> bool:
-        """True while a step can make progress; a sequence that awaits room alone is no work."""
-        return bool(self._running) or (bool(self._waiting) and not self._waiting[0].awaits_room)
+        """True while a step can make progress; sequences that await room or the disk alone are no work."""
+        first = next((sequence for sequence in self._waiting if not sequence.awaits_prefix), None)
+        return bool(self._running) or (first is not None and not first.awaits_room)
 
     @property
     def running(self) -> int:
@@ -82,18 +92,24 @@ class Scheduler:
 
     @property
     def prefix_cache_bytes(self) -> int:
-        return self._runner.prefix_cache_bytes
+        return self._runner.prefixes.nbytes
+
+    @property
+    def draft(self) -> DraftStats | None:
+        return self._runner.draft
 
     def trim_prefix_cache(self, max_bytes: int) -> None:
         """Keep at most so many bytes of processed prompts."""
-        self._runner.trim_prefix_cache(max_bytes)
+        self._runner.prefixes.trim(max_bytes)
 
     def add(self, request: Request, arrived: float) -> None:
         """Queue a request; `arrived` is on this scheduler's clock."""
         room = self._config.context_length - len(request.prompt)
         wanted = request.sampling.max_tokens
         limit = room if wanted is None else min(wanted, room)
-        self._waiting.append(Sequence(request, arrived, max_tokens=limit))
+        sequence = Sequence(request, arrived, max_tokens=limit)
+        sequence.awaits_prefix = self._runner.prefixes.restore(request.prompt, partial(self._on_restored, request.id))
+        self._waiting.append(sequence)
 
     def abort(self, request_id: str) -> bool:
         """Forget a request whose reader is gone; False when it is not here any more."""
@@ -122,6 +138,13 @@ class Scheduler:
             if sequence.request.id == request_id:
                 sequence.awaits_room = False
 
+    def restored(self, request_id: str, prefix: Any) -> None:
+        """What the disk had for a request is here; the request may be gone meanwhile."""
+        self._runner.prefixes.adopt(prefix)
+        for sequence in self._waiting:
+            if sequence.request.id == request_id:
+                sequence.awaits_prefix = False
+
     def statuses(self) -> tuple[RequestStatus, ...]:
         """All live sequences, running ones first."""
         now = self._clock()
@@ -141,6 +164,7 @@ class Scheduler:
             return result
         self._failures = 0
         self._book(step, result)
+        self._drop_failed(step, result)
         return result
 
     def _admit(self, result: StepResult) -> None:
@@ -192,6 +216,13 @@ class Scheduler:
             result.deliveries.append((sequence.request.id, output))
             if output.finish_reason is not None:
                 self._end(event.uid, in_batch=not event.is_last)
+
+    def _drop_failed(self, step: RunnerStep, result: StepResult) -> None:
+        # after the tokens: one that ended a sequence makes what went wrong behind it nobody's concern
+        for uid, error in step.failed:
+            sequence = self._running.pop(uid, None)
+            if sequence is not None:
+                result.deliveries.append((sequence.request.id, _failed(error)))
 
     def _end(self, uid: int, *, in_batch: bool) -> None:
         del self._running[uid]

@@ -34,6 +34,7 @@ class Sequence:
     last_token: float | None = None
     asked_for_room: bool = False
     awaits_room: bool = False
+    awaits_prefix: bool = False
     cached_tokens: int = 0
     looked_up_at: int | None = None
     held_logprobs: list[TokenLogprobs] = field(default_factory=list)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
 from mlxd.engines.backend import Admitted, RunnerStep, TextStream, TokenEvent
-from mlxd.engines.cache_layers import cache_shape, detach
+from mlxd.engines.cache_layers import cache_shape
 from mlxd.engines.grouping import choose_group
+from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
+from mlxd.engines.loader import LoadedText
+from mlxd.engines.logprobs import batch_logprobs
 from mlxd.engines.pacer import PrefillPacer
-from mlxd.engines.prefix_cache import PrefixCache, token_array, usable_length
+from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.row_faults import RowFault
 from mlxd.engines.row_group import GroupStep, Row, RowGroup
-from mlxd.engines.sampling import row_processors, row_sampler
-from mlxd.engines.text_stream import StoppableText
+from mlxd.engines.sampling import row_options
+from mlxd.engines.text_stream import text_stream
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import EngineConfig, ModelInfo, Request
 
@@ -21,18 +25,17 @@ from mlxd.engines.types import EngineConfig, ModelInfo, Request
 class TextRunner:
     """Runs a text model's rows; every call is made on the engine's lane, under its stream."""
 
-    def __init__(self, model: Any, tokenizer: Tokenizer, info: ModelInfo, config: EngineConfig, stream: Any) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._info = info
+    def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
+        self._model = loaded.model
+        self._tokenizer = loaded.tokenizer
+        self._info = loaded.info
         self._config = config
         self._stream = stream
         self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
         self._uids = count(1)
         self._groups: list[RowGroup] = []
-        self._shape = cache_shape(model)
-        self._headroom: Callable[[], int | None] = lambda: None
-        self._prefixes = PrefixCache(config.prefix_cache_bytes)
+        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token)
+        self._prefixes = KeptPrefixes(limits, cache_shape(loaded.model), disk)
 
     @property
     def info(self) -> ModelInfo:
@@ -47,36 +50,22 @@ class TextRunner:
         return sum(group.nbytes for group in self._groups)
 
     @property
-    def prefix_cache_bytes(self) -> int:
-        return self._prefixes.nbytes
-
-    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
-        self._headroom = headroom
+    def prefixes(self) -> KeptPrefixes:
+        return self._prefixes
 
     @property
     def short_prompt(self) -> int:
         return self._pacer.chunk(1, decoding=False)
 
     @property
-    def prefix_changes(self) -> int:
-        return self._prefixes.changes
-
-    def cached_tokens(self, prompt: Sequence[int]) -> int:
-        return self._prefixes.match_length(prompt)
-
-    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
-        kept = len(other) * self._config.kv_bytes_per_token <= self._prefixes.max_bytes > 0
-        trimmable = self._shape.is_trimmable(len(other) - 1)
-        held, wanted = token_array(other[:-1]), token_array(prompt)
-        return usable_length(held, wanted, trimmable=trimmable) if kept else 0
+    def draft(self) -> None:
+        return None
 
     def insert(self, request: Request, max_tokens: int) -> Admitted:
         """Queue a row in a batch; its arrays are made here, on the lane."""
-        sampling, prompt = request.sampling, request.prompt
-        options = {
-            "samplers": [row_sampler(sampling, self._info.vocab_size)],
-            "logits_processors": [row_processors(sampling, len(prompt))],
-        }
+        prompt = request.prompt
+        fault = RowFault()
+        options = row_options(request, self._tokenizer, self._info.vocab_size, fault)
         hit = self._prefixes.match(prompt)
         cached = hit.length if hit is not None else 0
         row = Row(
@@ -84,24 +73,24 @@ class TextRunner:
             prompt,
             cached,
             length=len(prompt),
-            logprobs=sampling.logprobs,
-            keep_at=frozenset(self._shape.checkpoints(cached, len(prompt) - 1) if self._prefixes.max_bytes else ()),
+            logprobs=request.sampling.logprobs,
+            fault=fault,
+            keep_at=self._prefixes.checkpoints(cached, prompt),
         )
         self._group_for(len(prompt)).insert(row, hit.layers if hit is not None else None, max_tokens, **options)
         return Admitted(row.uid, cached)
 
     def text_stream(self, request: Request) -> TextStream:
         """A fresh text stream for one request."""
-        primer = request.prompt[-1] if request.continues_text else None
-        return StoppableText(self._tokenizer.detokenizer(), request.sampling.stop, primer)
+        return text_stream(self._tokenizer, request)
 
     def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
         """Drop rows; with `keep` what they have processed stays in the prefix cache, within its bounds."""
         gone = list(uids)
         for group in self._groups:
             held = [uid for uid in gone if group.holds(uid)]
-            for uid in held if keep and self._prefixes.max_bytes else ():
-                self._keep(*group.extract(uid))
+            for uid in held if keep and self._prefixes.active else ():
+                self._prefixes.keep(*group.extract(uid))
             group.remove(held)
 
     def settle(self) -> None:
@@ -115,46 +104,52 @@ class TextRunner:
         prefilling = sum(group.prefilling for group in self._groups)
         chunk = self._pacer.chunk(prefilling, decoding=any(group.is_decoding for group in self._groups))
         steps = [group.step(chunk if group.prefilling else None) for group in self._groups]
-        self._pacer.observe(sum(step.prompt_tokens for step in steps), sum(step.prompt_seconds for step in steps))
+        if prefilling:
+            self._pacer.observe_decode(sum(step.decode_seconds for step in steps))
+            self._pacer.observe(sum(step.prompt_tokens for step in steps), sum(step.prompt_seconds for step in steps))
         for group, step in zip(self._groups, steps, strict=True):
             self._keep_reached(group, step)
-        return RunnerStep(tokens=tuple(event for step in steps for event in self._events(step)))
+        failed = self._remove_faulty()
+        return RunnerStep(tokens=tuple(event for step in steps for event in self._events(step)), failed=failed)
 
     def rebuild(self) -> None:
         self._groups.clear()
 
-    def trim_prefix_cache(self, max_bytes: int) -> int:
-        return self._prefixes.trim(max_bytes)
-
     def close(self) -> None:
         self._groups.clear()
-        self._prefixes.clear()
+        self._prefixes.close()
         del self._model
 
     def _events(self, step: GroupStep) -> Iterable[TokenEvent]:
+        wanted = [(row, response) for row, response in step.tokens if row.logprobs is not None]
+        logprobs = batch_logprobs(
+            [response.logprobs for _, response in wanted],
+            [response.token for _, response in wanted],
+            [row.logprobs or 0 for row, _ in wanted],
+        )
+        by_uid = {row.uid: one for (row, _), one in zip(wanted, logprobs, strict=True)}
         for row, response in step.tokens:
             if response.finish_reason is not None:
-                self._keep(response.prompt_cache, response.all_tokens)
+                self._prefixes.keep(response.prompt_cache, response.all_tokens)
             yield TokenEvent(
                 row.uid,
                 response.token,
                 is_end=response.finish_reason == "stop",
                 is_last=response.finish_reason is not None,
+                logprobs=by_uid.get(row.uid),
             )
+
+    def _remove_faulty(self) -> tuple[tuple[int, Exception], ...]:
+        """Drop rows whose own sampler or processors raised in this step."""
+        faulty = [(row.uid, row.fault.error) for group in self._groups for row in group.rows]
+        failed = tuple((uid, error) for uid, error in faulty if error is not None)
+        self.remove([uid for uid, _ in failed], keep=False)
+        return failed
 
     def _keep_reached(self, group: RowGroup, step: GroupStep) -> None:
         for row, length in step.reached:
             if length == len(row.prompt) - 1 or length in row.keep_at:
-                self._keep(*group.extract(row.uid))
-
-    def _keep(self, layers: list[Any], tokens: Sequence[int]) -> None:
-        """Put a sequence's cache into the prefix cache, unless memory is short."""
-        nbytes = sum(layer.nbytes for layer in layers)
-        spare = self._headroom()
-        if spare is not None and nbytes > spare:
-            return
-        if self._prefixes.wants(tokens, nbytes):
-            self._prefixes.put(tokens, detach(layers))
+                self._prefixes.keep(*group.extract(row.uid))
 
     def _group_for(self, length: int) -> RowGroup:
         index = choose_group([group.lengths for group in self._groups], length, self._most_padding())

@@ -1,45 +1,22 @@
-"""Tokens to text for one sequence, with stop strings matched on the decoded text."""
+"""The text of one sequence: plain, or a chat's answer taken apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mlx_lm.generate import TextStateMachine
-
-from mlxd.engines.backend import TextPiece
-from mlxd.engines.tokenizer import Detokenizer
-
-
-class StopText:
-    """Finds the first stop string in text that comes in pieces; a possible beginning of one is held back."""
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        machine = TextStateMachine({"normal": [(text, None) for text in stop]})
-        self._state = machine.make_state()
-        self.found = False
-
-    def feed(self, text: str) -> str:
-        """The text that may be shown now: never part of a stop string, nor anything after one."""
-        self._state, shown, name = TextStateMachine.step(self._state, text)
-        self.found = name is None
-        return str(shown)
-
-    def flush(self) -> str:
-        """What was held back, for a sequence that ended without a stop string."""
-        self._state, held, _ = TextStateMachine.flush(self._state)
-        return str(held)
+from mlxd.engines.answer_format import CALL, answer_edges
+from mlxd.engines.answer_text import AnswerText
+from mlxd.engines.backend import TextPiece, TextStream
+from mlxd.engines.stop_text import StopText, stop_text
+from mlxd.engines.token_text import TokenText
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import ChatFormat, Request
 
 
 class StoppableText:
-    """One sequence's text. `stopped` turns True with the token that completes a stop string."""
+    """Plain text. `stopped` turns True with the token that completes a stop string."""
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = (), primer: int | None = None) -> None:
-        self._detokenizer = detokenizer
-        self._stop = StopText(stop) if stop else None
-        if primer is not None:
-            # A detokenizer drops the first space of its text; after the prompt's last token it is not first.
-            detokenizer.add_token(primer)
-            _ = detokenizer.last_segment
+    def __init__(self, tokens: TokenText, stop: StopText | None = None) -> None:
+        self._tokens = tokens
+        self._stop = stop
 
     @property
     def stopped(self) -> bool:
@@ -47,16 +24,42 @@ class StoppableText:
 
     def push(self, token: int) -> TextPiece:
         """Decode one token; the text that became safe to show."""
-        self._detokenizer.add_token(token)
-        return TextPiece(self._filter(self._detokenizer.last_segment))
+        text = self._tokens.push(token)
+        if self._stop is not None:
+            self._stop.count_token()
+            text = self._stop.feed(text)
+        return TextPiece(text)
 
     def finish(self) -> TextPiece:
         """The text left at the end of the sequence."""
-        self._detokenizer.finalize()
-        text = self._filter(self._detokenizer.last_segment)
-        if self._stop is None or self._stop.found:
-            return TextPiece(text)
-        return TextPiece(text + self._stop.flush())
+        text = self._tokens.finish()
+        if self._stop is not None:
+            text = self._stop.feed(text) + self._stop.flush()
+        return TextPiece(text)
 
-    def _filter(self, text: str) -> str:
-        return self._stop.feed(text) if self._stop is not None else text
+
+def text_stream(tokenizer: Tokenizer, request: Request) -> TextStream:
+    """A fresh text stream for one request. A chat of a model without markers is plain text too."""
+    tokens, stop = TokenText(tokenizer, request), stop_text(request.sampling)
+    if request.chat is not None:
+        answer = _answer_text(tokenizer, request, request.chat, tokens, stop)
+        if answer is not None:
+            return answer
+    return StoppableText(tokens, stop)
+
+
+def _answer_text(
+    tokenizer: Tokenizer, request: Request, chat: ChatFormat, tokens: TokenText, stop: StopText | None
+) -> AnswerText | None:
+    edges = answer_edges(tokenizer, calls=bool(chat.tools))
+    if not edges:
+        return None
+    return AnswerText(
+        tokens,
+        stop,
+        edges,
+        state=tokenizer.answer_state(request.prompt),
+        markers=tokenizer.tool_markers if CALL in edges else None,
+        parser=tokenizer.call_parser if chat.tools else None,
+        chat=chat,
+    )

@@ -200,7 +200,10 @@ class EngineConfig:
     A prefill step takes at most `prefill_chunk` tokens of each of `prefill_batch` prompts, and while others decode
     about `max_stall` (None for no bound). `burst_window` is how long an idle engine waits after an arrival, so that
     a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine. `prefix_cache_bytes`
-    bounds what is kept of processed prompts, 0 for nothing. `kv_bytes_per_token` is one sequence's, 0 when unknown.
+    bounds what is kept of processed prompts, 0 for nothing, `prefix_disk_bytes` what of it is kept on the disk.
+    `kv_bytes_per_token` is one sequence's, 0 when unknown.
+    `adapter` is the folder of a LoRA adapter, `draft` that of a smaller model that proposes `draft_tokens` tokens
+    a round (speculative decoding).
     """
 
     name: str
@@ -214,7 +217,19 @@ class EngineConfig:
     burst_window: float = 0.004
     max_step_failures: int = 3
     prefix_cache_bytes: int = 0
+    prefix_disk_bytes: int = 0
     kv_bytes_per_token: int = 0
+    adapter: Path | None = None
+    draft: Path | None = None
+    draft_tokens: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStats:
+    """Tokens that a draft model has proposed, and how many of them its model agreed with."""
+
+    proposed: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,3 +245,4 @@ class EngineStats:
     heartbeat_age_s: float = 0.0
     kv_bytes: int = 0
     prefix_cache_bytes: int = 0
+    draft: DraftStats | None = None

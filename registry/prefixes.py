@@ -28,17 +28,15 @@ class Prefixes:
             if freed >= short:
                 break
             held = engine.stats().prefix_cache_bytes
-            left = max(0, held - (short - freed))
-            if held and await _trim(name, engine, left):
-                freed += held - left
+            if held:
+                await _trim(name, engine, max(0, held - (short - freed)))
+                freed += max(0, held - engine.stats().prefix_cache_bytes)
         return freed
 
 
-async def _trim(name: str, engine: Engine, max_bytes: int) -> bool:
+async def _trim(name: str, engine: Engine, max_bytes: int) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             await engine.trim_prefix_cache(max_bytes)
     except TimeoutError:
         log.warning("prefix_cache.trim_stuck", model=name, seconds=PATIENCE)
-        return False
-    return True

@@ -21,6 +21,8 @@ class ModelSpec:
 
     `ttl` is seconds of idleness until unload, None for never. `problem` says why the folder cannot be served
     as it is (no weights, a corrupt header); the model is still listed and fails with it when asked for.
+    `adapter` is the folder of a LoRA adapter over the model in `path`, `draft` that of a model that proposes tokens
+    to it; both have their part in the bytes.
     """
 
     name: str
@@ -34,3 +36,5 @@ class ModelSpec:
     kv_bytes_per_token: int = 0
     context_length: int = 0
     problem: str | None = None
+    adapter: Path | None = None
+    draft: Path | None = None

@@ -15,7 +15,8 @@ path = "~/models/Qwen3-8B-4bit"
 aliases = ["gpt-4o", "default-chat"]
 pinned = false
 ttl = "10m"
-engine = { isolation = "process", max_running = 8 }
+adapters = { law = "~/adapters/law", "org/med-1.5" = "/adapters/med" }
+engine = { isolation = "process", max_running = 8, draft = "small", draft_tokens = 2 }
 sampling = { temperature = 0.7, top_p = 0.9 }
 presets = [{ name = "qwen-nothink", sampling = { temperature = 0 }, template = { enable_thinking = false } }]
 """

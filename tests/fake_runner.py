@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from os.path import commonprefix
+from itertools import takewhile
+from typing import Any
 
 from mlxd.engines.backend import Admitted, RunnerStep, TextPiece, TokenEvent
 from mlxd.engines.types import ModelInfo, Request
@@ -23,6 +24,41 @@ class FakeText:
 
 
 @dataclass
+class FakePrefixes:
+    """Gives what it is told to have; with `shares` prompts share what they begin with."""
+
+    nbytes: int = 0
+    changes: int = 0
+    cached: dict[tuple[int, ...], int] = field(default_factory=dict)
+    shares: bool = False
+    on_disk: bool = False
+    restoring: list[Callable[[Any], None]] = field(default_factory=list)
+    adopted: list[Any] = field(default_factory=list)
+
+    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
+        """There is no need of it."""
+
+    def cached_tokens(self, prompt: Sequence[int]) -> int:
+        return self.cached.get(tuple(prompt), 0)
+
+    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, other, strict=False))
+        return len(list(same)) if self.shares else 0
+
+    def trim(self, max_bytes: int) -> int:
+        freed = max(0, self.nbytes - max_bytes)
+        self.nbytes -= freed
+        return freed
+
+    def restore(self, prompt: Sequence[int], done: Callable[[Any], None]) -> bool:
+        self.restoring.append(done)
+        return self.on_disk
+
+    def adopt(self, restored: Any) -> None:
+        self.adopted.append(restored)
+
+
+@dataclass
 class FakeRunner:
     """Every row decodes 0, 1, 2, … one token a step. `fail` is called before a step and may raise."""
 
@@ -35,25 +71,9 @@ class FakeRunner:
     info: ModelInfo = field(default_factory=lambda: ModelInfo(100, 1000))
     tokenizer: object = None
     kv_bytes: int = 0
-    prefix_cache_bytes: int = 0
     short_prompt: int = 64
-    prefix_changes: int = 0
-    cached: dict[tuple[int, ...], int] = field(default_factory=dict)
-    shares: bool = False
-
-    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
-        self.headroom = headroom
-
-    def cached_tokens(self, prompt: Sequence[int]) -> int:
-        return self.cached.get(tuple(prompt), 0)
-
-    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
-        return len(commonprefix([list(prompt), list(other)])) if self.shares else 0
-
-    def trim_prefix_cache(self, max_bytes: int) -> int:
-        freed = max(0, self.prefix_cache_bytes - max_bytes)
-        self.prefix_cache_bytes -= freed
-        return freed
+    draft: None = None
+    prefixes: FakePrefixes = field(default_factory=FakePrefixes)
 
     def settle(self) -> None:
         """Nothing is left undone here."""
@@ -62,7 +82,7 @@ class FakeRunner:
         self.fail_insert(request)
         self.next_uid += 1
         self.rows[self.next_uid] = [0, max_tokens]
-        return Admitted(self.next_uid, self.cached_tokens(request.prompt))
+        return Admitted(self.next_uid, self.prefixes.cached_tokens(request.prompt))
 
     def text_stream(self, request: Request) -> FakeText:
         return FakeText()

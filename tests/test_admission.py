@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fake_runner import FakeRunner
+from fake_runner import FakePrefixes, FakeRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +48,7 @@ def test_a_long_prompt_starts_beside_short_ones_and_beside_decoding_ones():
 
 def test_a_long_prompt_that_is_cached_is_a_short_one():
     waiting = [sequence("long", 5000)]
-    runner = FakeRunner(short_prompt=100, cached={waiting[0].request.prompt: 4950})
+    runner = FakeRunner(short_prompt=100, prefixes=FakePrefixes(cached={waiting[0].request.prompt: 4950}))
     assert pick(waiting, [started("first", 4000, start=9000)], runner) == "long"
 
 
@@ -65,19 +65,19 @@ def test_no_more_rows_run_than_configured():
 
 
 def test_a_prompt_waits_for_the_cache_of_one_like_it():
-    runner = FakeRunner(short_prompt=1000, shares=True)
+    runner = FakeRunner(short_prompt=1000, prefixes=FakePrefixes(shares=True))
     assert pick([sequence("a", 500)], [started("b", 400)], runner) is None
     assert pick([sequence("a", 500), sequence("other", 10, start=90)], [started("b", 400)], runner) == "other"
 
 
 def test_a_prompt_does_not_wait_for_a_long_one_of_which_it_shares_little():
-    runner = FakeRunner(short_prompt=1000, shares=True)
+    runner = FakeRunner(short_prompt=1000, prefixes=FakePrefixes(shares=True))
     assert pick([sequence("a", 100)], [started("b", 900)], runner) == "a"
 
 
 def test_a_prompt_does_not_wait_for_what_is_cached_already():
     waiting = [sequence("a", 500)]
-    runner = FakeRunner(short_prompt=1000, shares=True, cached={waiting[0].request.prompt: 380})
+    runner = FakeRunner(short_prompt=1000, prefixes=FakePrefixes(shares=True, cached={waiting[0].request.prompt: 380}))
     assert pick(waiting, [started("b", 400)], runner) == "a"
 
 
@@ -88,3 +88,10 @@ def test_a_prompt_does_not_wait_for_what_is_cached_already():
 def test_nothing_waits_while_nothing_is_prefilled(waiting, running):
     rows = [started(str(number), length, decoding=True) for number, (length, _) in enumerate(running)]
     assert pick([sequence(f"w{n}", length) for n, length in enumerate(waiting)], rows) == "w0"
+
+
+def test_a_prompt_that_waits_for_the_disk_lets_others_pass():
+    waiting = [sequence("disk", 10), sequence("other", 10)]
+    waiting[0].awaits_prefix = True
+    assert pick(waiting) == "other"
+    assert pick(waiting[:1]) is None

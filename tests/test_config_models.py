@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from config_machine import ENTRY, Machine
 
+from mlxd.daemon.catalog import sampling_for
 from mlxd.daemon.settings import SamplingSettings
 
 TO = "\N{EN DASH}"
@@ -31,6 +32,41 @@ def test_engine_overrides_are_laid_over_the_engine_table(machine):
     qwen, other = loaded.engine_for("qwen"), loaded.engine_for("other")
     assert (qwen.isolation, qwen.max_running, qwen.max_waiting) == ("process", 8, 9)
     assert (other.isolation, other.max_running, other.max_waiting) == ("thread", 2, 9)
+
+
+def test_only_the_entry_that_names_a_draft_has_one(machine):
+    text = '[[model]]\nname = "a"\nengine = { draft = "b", draft_tokens = 5 }\n[[model]]\nname = "b"'
+    loaded = machine.load(text)
+    found = [loaded.settings.engine_for(name) for name in ("a", "b", "c")]
+    assert [(engine.draft, engine.draft_tokens) for engine in found] == [("b", 5), (None, 3), (None, 3)]
+    assert loaded.origins["model.a.engine.draft"] == "file"
+
+
+def test_an_empty_draft_is_none(machine):
+    loaded = machine.load('[[model]]\nname = "a"\nengine = { draft = "" }')
+    assert loaded.settings.engine_for("a").draft is None
+
+
+def test_an_adapter_has_the_settings_of_its_models_entry(machine):
+    text = """
+    [[model]]
+    name = "base"
+    ttl = "1m"
+    engine = { max_running = 2 }
+    sampling = { top_k = 4 }
+    adapters = { law = "law", "org/med-1.5" = "~/med" }
+    presets = [{ name = "p", sampling = { top_k = 9 } }]
+    """
+    loaded = machine.load(text)
+    settings = loaded.settings
+    [entry] = settings.model
+    assert entry.adapters == {"law": machine.file.parent / "law", "org/med-1.5": machine.home / "med"}
+    for name in ("base", "law", "org/med-1.5"):
+        assert settings.model_for(name) is entry
+        assert (settings.engine_for(name).max_running, settings.ttl_for(name)) == (2, 60.0)
+        assert sampling_for(settings, name, None).top_k == 4
+    assert settings.model_for("med-1.5") is None
+    assert loaded.origins['model.base.adapters."org/med-1.5"'] == "file"
 
 
 def test_a_model_has_the_general_ttl_unless_it_has_its_own(machine):
@@ -67,6 +103,22 @@ def test_one_stop_string_may_stand_alone(machine):
         ("engine = { max_running = 0 }", "engine.max_running", "1 or more"),
         ('engine = { blas = "off" }', "engine.blas", "only in [engine]"),
         ("engine = { step_lock = true }", "engine.step_lock", "only in [engine]"),
+        ("engine = { draft = 1 }", "engine.draft", "expected a string"),
+        ('engine = { draft = "a b" }', "engine.draft", "without spaces"),
+        ("engine = { draft_tokens = 0 }", "engine.draft_tokens", f"expected an integer 1{TO}16"),
+        ("engine = { draft_tokens = 17 }", "engine.draft_tokens", f"expected an integer 1{TO}16"),
+        ("engine = { drafts = 1 }", "engine.drafts", "did you mean draft?"),
+        ('draft = "a"', "draft", "did you mean engine.draft?"),
+        ('adapter = "/x"', "adapter", "did you mean adapters?"),
+        ("adapters = []", "adapters", "expected a table"),
+        ("adapters = { a = 1 }", "adapters.a", "expected a path, got 1"),
+        ('adapters = { a = "" }', "adapters.a", "expected a path"),
+        ('adapters = { "a b" = "/x" }', 'adapters."a b"', "without spaces"),
+        ('adapters = { "" = "/x" }', 'adapters.""', "expected a name"),
+        ('adapters = { qwen2.5 = "/x" }', "adapters.qwen2", "a name with a dot in it needs quotes"),
+        ('adapters = { m = "/x" }', "adapters.m", 'expected a name of its own, but "m" is already a model'),
+        ('aliases = ["a"]\nadapters = { a = "/x" }', "adapters.a", 'already an alias of "m"'),
+        ('adapters = { p = "/x" }\npresets = [{ name = "p" }]', "presets[0].name", 'already an adapter of "m"'),
         ("sampling = []", "sampling", "expected a table"),
         ("sampling = { temprature = 1 }", "sampling.temprature", "did you mean temperature?"),
         ("sampling = { temperature = -0.1 }", "sampling.temperature", f"expected a number 0{TO}5"),

@@ -11,7 +11,7 @@ from config_machine import Machine
 
 from mlxd.daemon.config import to_public
 from mlxd.daemon.config_env import FLAGS
-from mlxd.daemon.config_schema import dotted_keys
+from mlxd.daemon.config_schema import DRAFT_RULES, dotted_keys
 from mlxd.daemon.units import Size
 
 
@@ -121,6 +121,14 @@ def test_variables_of_others_are_left_alone(machine):
 def test_an_unknown_variable_names_the_nearest(machine, variable, meant):
     problem = machine.problem("", **{variable: "1"})
     assert str(problem) == f"environment {variable}: unknown variable; did you mean {meant}?"
+
+
+@pytest.mark.parametrize("key", DRAFT_RULES)
+def test_a_key_of_one_model_has_no_variable(machine, key):
+    variable = f"MLXD_ENGINE__{key.upper()}"
+    problem = machine.problem("", **{variable: "1"})
+    assert problem.source == f"environment {variable}"
+    assert f"set engine.{key} in its [[model]] entry" in problem.message
 
 
 def test_a_wrong_value_names_its_variable_or_flag(machine):

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 from config_machine import Machine
 
+from mlxd.daemon.config import ConfigError, load_config
+from mlxd.daemon.unavailable import refuse_unavailable
 from mlxd.daemon.units import Size
 
 TO = "\N{EN DASH}"
@@ -120,3 +122,11 @@ def test_a_right_value_is_taken(machine, key, written, value):
     section, name = key.split(".")
     loaded = machine.load(f"[{section}]\n{name} = {written}").settings
     assert msgspec.structs.asdict(getattr(loaded, section))[name] == value
+
+
+def test_a_disk_for_prefixes_without_memory_for_them_is_refused(tmp_path):
+    file = tmp_path / "mlxd.toml"
+    file.write_text('[engine]\nprefix_cache = "off"\nprefix_cache_disk = "1GB"\n')
+    settings = load_config({}, {"HOME": str(tmp_path)}, file).settings
+    with pytest.raises(ConfigError, match="needs prefix_cache"):
+        refuse_unavailable(settings)

@@ -12,6 +12,7 @@ from mlxd.daemon.config import ConfigError, load_config
 from mlxd.daemon.config_env import FLAGS, variable
 from mlxd.daemon.config_rules import Base
 from mlxd.daemon.config_schema import (
+    DRAFT_RULES,
     MODEL_RULES,
     MODEL_TABLES,
     PRESET_RULES,
@@ -22,14 +23,14 @@ from mlxd.daemon.config_schema import (
     dotted_keys,
 )
 from mlxd.daemon.settings import EngineSettings, Settings
-from mlxd.daemon.unavailable import refuse_unavailable, without_effect
+from mlxd.daemon.unavailable import refuse_unavailable
 from mlxd.engines.types import SamplingParams
 
 TEXT = page("configuration")
-ENTRIES = {"[[model]]": MODEL_RULES, "sampling": SAMPLING_RULES, "presets": PRESET_RULES}
+ENTRIES = {"[[model]]": MODEL_RULES, "sampling": SAMPLING_RULES, "presets": PRESET_RULES, "drafts": DRAFT_RULES}
 RULES = {f"[{name}]": table.rules for name, table in SECTIONS.items()} | ENTRIES
 TABLES = {"[[model]]": MODEL_TABLES, "presets": PRESET_TABLES}
-# a value beside the default for each key of [engine]
+# a value beside the default for each key of [engine] and of a model's engine table
 ANOTHER = {
     "isolation": "process",
     "step_lock": True,
@@ -42,6 +43,8 @@ ANOTHER = {
     "max_stall": 9.0,
     "prefix_cache": "off",
     "prefix_cache_disk": "1GB",
+    "draft": "qwen",
+    "draft_tokens": 1,
 }
 
 
@@ -92,6 +95,12 @@ def test_the_documented_defaults_of_a_model_are_the_defaults(tmp_path):
     assert loaded(f'[[model]]\nname = "m"\n{text}', tmp_path) == loaded('[[model]]\nname = "m"', tmp_path)
 
 
+def test_the_documented_defaults_of_drafts_are_the_defaults(tmp_path):
+    keys = ", ".join(f"{key} = {words(default)[0]}" for key, default in column("drafts", 2).items())
+    written = loaded(f'[[model]]\nname = "m"\nengine = {{ {keys} }}', tmp_path)
+    assert written.engine_for("m") == loaded("", tmp_path).engine_for("m")
+
+
 @pytest.mark.parametrize("key", SAMPLING_RULES)
 def test_a_documented_sampling_default_is_the_engines(key):
     default = column("sampling", 2)[key]
@@ -101,10 +110,9 @@ def test_a_documented_sampling_default_is_the_engines(key):
 
 
 @pytest.mark.parametrize("key", EngineSettings.__struct_fields__)
-def test_a_key_without_effect_is_marked_so(key):
+def test_a_key_that_is_refused_is_marked_so(key):
     settings = Settings(engine=structs.replace(EngineSettings(), **{key: ANOTHER[key]}))
-    text = column("[engine]", 3)[key]
-    assert ("No effect yet" in text) == (without_effect(settings) != [])
+    text = (column("[engine]", 3) | column("drafts", 3))[key]
     assert ("**refused**" in text) == is_refused(settings)
 
 
@@ -134,7 +142,6 @@ def test_an_example_can_be_used_as_it_is(tmp_path):
     for text in examples:
         settings = loaded(text, tmp_path)
         refuse_unavailable(settings)
-        assert without_effect(settings) == []
 
 
 def test_the_flags_are_those_of_serve():

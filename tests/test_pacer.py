@@ -18,7 +18,9 @@ def test_the_first_chunk_is_small_because_no_speed_is_known():
     assert PrefillPacer(32, 0.25).chunk(1, decoding=False) == 32
 
 
-@pytest.mark.parametrize(("rows", "decoding", "chunk"), [(1, True, 256), (2, True, 128), (1, False, 1024)])
+@pytest.mark.parametrize(
+    ("rows", "decoding", "chunk"), [(1, True, 256), (2, True, 128), (3, True, 64), (4, True, 64), (1, False, 1024)]
+)
 def test_a_chunk_fills_the_bound(rows, decoding, chunk):
     pacer = PrefillPacer(2048, 0.25)
     pacer.observe(1000, 0.9)
@@ -57,11 +59,25 @@ def test_a_chunk_is_always_between_one_and_the_limit(steps, rows, limit, max_sta
         assert 1 <= pacer.chunk(rows, decoding=decoding) <= limit
 
 
-@given(st.floats(1e-5, 1), st.integers(1, 16))
-def test_while_others_decode_a_step_is_predicted_to_stay_under_the_bound(seconds_per_token, rows):
+@given(st.floats(1e-5, 1), st.integers(1, 16), st.floats(0, 1))
+def test_while_others_decode_a_chunk_is_predicted_to_stay_under_the_bound(seconds_per_token, rows, decode):
     pacer = PrefillPacer(8192, 0.25)
-    pacer.observe(100, 100 * seconds_per_token)
+    for _ in range(60):
+        pacer.observe_decode(decode)
+    pacer.observe(100, decode + 100 * seconds_per_token)
     chunk = pacer.chunk(rows, decoding=True)
-    assert chunk == LEAST_CHUNK or chunk * rows * seconds_per_token <= 0.25 * 1.0001
+    fixed = min(decode, 0.125)
+    assert chunk == LEAST_CHUNK or fixed + chunk * rows * seconds_per_token <= 0.25 * 1.0001
     alone = pacer.chunk(rows, decoding=False)
     assert alone == LEAST_CHUNK or alone * rows * seconds_per_token <= ALONE_FACTOR * 0.25 * 1.0001
+
+
+def test_a_small_chunk_does_not_look_slow_for_what_every_step_costs():
+    pacer = PrefillPacer(2048, 0.25)
+    for _ in range(60):
+        pacer.observe_decode(0.1)
+    sizes = []
+    for _ in range(8):
+        sizes.append(pacer.chunk(1, decoding=True))
+        pacer.observe(sizes[-1], 0.1 + 0.002 * sizes[-1])
+    assert sizes[-1] == sizes[-2] == 64

@@ -1,11 +1,12 @@
 """The scheduler beside a runner that fails on command: containment, memory and order."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_runner import FakeRunner
+from fake_runner import FakePrefixes, FakeRunner
 
-from mlxd.engines.backend import TextPiece
+from mlxd.engines.backend import RunnerStep, TextPiece
 from mlxd.engines.errors import EngineDead, FootprintExceeded, PrefillMemoryExceeded, StepFailed
 from mlxd.engines.prefill_room import PrefillMemory
 from mlxd.engines.scheduler import Scheduler
@@ -256,3 +257,55 @@ def test_a_request_that_awaits_room_can_leave(how):
         assert scheduler.cancel("a").deliveries[0][1].cancelled
     scheduler.room_made("a")
     assert not scheduler.has_work
+
+
+def test_a_request_whose_prefix_is_on_the_disk_starts_when_that_was_read():
+    told = []
+    runner = FakeRunner(prefixes=FakePrefixes(on_disk=True))
+    scheduler = make(runner, on_restored=lambda *what: told.append(what))
+    scheduler.add(request("a"), 0.0)
+    assert not scheduler.has_work
+    assert not scheduler.step()
+    runner.prefixes.restoring[0]("entry")
+    assert told == [("a", "entry")]
+    scheduler.restored(*told[0])
+    assert runner.prefixes.adopted == ["entry"]
+    assert text_of(run(scheduler)["a"]) == "0 1 2 "
+
+
+def test_a_request_can_leave_while_the_disk_is_read():
+    runner = FakeRunner(prefixes=FakePrefixes(on_disk=True))
+    scheduler = make(runner)
+    scheduler.add(request("a"), 0.0)
+    assert scheduler.cancel("a").deliveries[0][1].cancelled
+    scheduler.restored("a", None)
+    assert not scheduler.has_work
+
+
+def test_kept_prefixes_go_before_anybody_is_asked_for_room():
+    memory = Memory(30)
+    runner = FakeRunner(prefixes=FakePrefixes(nbytes=25))
+    scheduler = make(runner, memory=memory.see(), reclaim=memory.reclaim)
+    scheduler.add(request("a"), 0.0)
+    assert scheduler.step().eviction is None
+    assert runner.prefixes.nbytes == 15
+    assert scheduler.running == 1
+
+
+def test_a_row_that_the_runner_had_to_drop_fails_alone():
+    runner = FakeRunner()
+    scheduler = make(runner)
+    scheduler.add(request("bad"), 0.0)
+    scheduler.add(request("good"), 0.0)
+    whole_step = runner.step
+
+    def step() -> RunnerStep:
+        runner.step = whole_step
+        del runner.rows[1]
+        return replace(whole_step(), failed=((1, ValueError("no such token")),))
+
+    runner.step = step
+    got = run(scheduler)
+    assert "no such token" in str(got["bad"][0])
+    assert isinstance(got["bad"][0], StepFailed)
+    assert text_of(got["good"]) == "0 1 2 "

@@ -26,6 +26,16 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] or '' }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# From a template and a vocabulary like these mlx-lm knows a model that reasons and calls tools in JSON.
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] or '' }}"
+    "{% for tool_call in m['tool_calls'] or [] %}{% set tool_call = tool_call.function %}"
+    '<tool_call>{"name": "{{ tool_call.name }}", "arguments": {{ tool_call.arguments | tojson }}}</tool_call>'
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+)
+ANSWER_MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 BOS, EOS = 0, 2
 
@@ -103,6 +113,7 @@ def build_reciting_model(
     *,
     loop: bool = False,
     template: str = CHAT_TEMPLATE,
+    added: Sequence[str] = (),
     cache: Path | None = None,
     **config_overrides: Any,
 ) -> Path:
@@ -110,11 +121,12 @@ def build_reciting_model(
 
     A piece of bytes may be part of a UTF-8 character; equal pieces are different tokens. Attention and MLP add
     nothing, so the next token depends on the last one alone: every ordinary token leads to the first piece.
-    It holds at every sane temperature. Raises FileExistsError when `out` is there.
+    It holds at every sane temperature. `added` texts are one token each wherever they stand in a prompt.
+    Raises FileExistsError when `out` is there.
     """
     hidden = -(-(len(pieces) + 1) // 64) * 64
     base = _trained_tokenizer(SIZES["micro"]["vocab_size"], cache or cache_dir())
-    tokenizer = _reciting_tokenizer(base, pieces)
+    tokenizer = _reciting_tokenizer(base, pieces, added)
     shape = {**SIZES["micro"], "hidden_size": hidden, "vocab_size": tokenizer.get_vocab_size()}
     config = _config("llama", {**shape, "tie_word_embeddings": False, **config_overrides})
     weights = _random_weights(config, np.random.default_rng(0))
@@ -221,7 +233,7 @@ def _trained_tokenizer(vocab_size: int, cache: Path) -> Tokenizer:
     return tokenizer
 
 
-def _reciting_tokenizer(base: Tokenizer, pieces: Sequence[str | bytes]) -> Tokenizer:
+def _reciting_tokenizer(base: Tokenizer, pieces: Sequence[str | bytes], added: Sequence[str]) -> Tokenizer:
     # Only Unigram allows equal tokens with different ids. Encoding takes the last of them, so the base vocabulary
     # comes after the pieces, and pieces that are not in it are too costly to be used for a prompt.
     letters = _byte_letters()
@@ -236,6 +248,7 @@ def _reciting_tokenizer(base: Tokenizer, pieces: Sequence[str | bytes]) -> Token
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in added])
     return tokenizer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from mlxd.daemon.api import admin, chat, completions, health, models, requests
+from mlxd.daemon.api import admin, chat, completions, health, metrics, models, requests
 from mlxd.daemon.api.middleware import add_headers, answer_errors, check_sender, name_requests
 from mlxd.daemon.api.services import SERVICES, Services
 
@@ -16,6 +16,6 @@ def make_application(services: Services) -> web.Application:
     )
     application[SERVICES] = services
     application.on_response_prepare.append(add_headers)
-    for part in (chat, completions, models, requests, admin, health):
+    for part in (chat, completions, models, requests, admin, health, metrics):
         application.add_routes(part.routes())
     return application

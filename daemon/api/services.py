@@ -11,6 +11,7 @@ from aiohttp import web
 
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.memory_books import MemoryBooks
+from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.settings import Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.memory.guard import MemoryGuard
@@ -32,6 +33,7 @@ class Services:
     running: RunningRequests
     guard: MemoryGuard
     books: MemoryBooks
+    metrics: Metrics = field(default_factory=Metrics)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     started: float = field(default_factory=time.time)

@@ -1,0 +1,107 @@
+"""What Prometheus reads: figures that are counted as they happen, and those that are looked up when it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from mlxd.daemon.memory_books import MemoryBooks
+from mlxd.memory.guard import MemoryGuard
+from mlxd.registry.snapshot import ModelSnapshot
+from mlxd.registry.states import State
+
+# Seconds; one step or one prefill chunk is the aim.
+_FREED_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+Family = GaugeMetricFamily
+
+
+class Metrics:
+    """The daemon's own registry of metrics. `observe` names what is looked up at each reading."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._freed = Histogram(
+            "mlxd_cancel_to_freed_seconds",
+            "From the cancel of a request, or the departure of its client, until its slot and KV cache were free.",
+            ["model"],
+            registry=self._registry,
+            buckets=_FREED_BUCKETS,
+        )
+
+    def freed(self, model: str) -> Callable[[float], None]:
+        """Takes the seconds from each cancel until memory and slot were free."""
+        return self._freed.labels(model).observe
+
+    def observe(self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks) -> None:
+        """Look these up when somebody reads; called once."""
+        self._registry.register(_Lookup(models, guard, books))
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+
+class _Lookup(Collector):
+    """Gauges over snapshots. Reading them measures nothing and wakes no engine."""
+
+    def __init__(self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks) -> None:
+        self._models = models
+        self._guard = guard
+        self._books = books
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing: the registry must not look anything up while the daemon is built."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        models = self._models()
+        yield from _model_gauges(models)
+        yield from self._memory_gauges(models)
+
+    def _memory_gauges(self, models: list[ModelSnapshot]) -> Iterator[Family]:
+        reading = self._guard.latest
+        if reading is None:
+            return
+        parts, footprint = self._books.parts(models), reading.footprint
+        memory = Family("mlxd_memory_bytes", "The footprint and what it is made of.", labels=["kind"])
+        kinds = {
+            "footprint": footprint.bytes,
+            "mlx_active": footprint.mlx_active,
+            "mlx_cache": parts.mlx_cache,
+            "weights": parts.weights,
+            "kv": parts.kv,
+            "prefix_cache": parts.prefix_cache,
+            "base": parts.base,
+            "unexplained": parts.unexplained,
+        }
+        for kind, value in kinds.items():
+            memory.add_metric([kind], value)
+        yield memory
+        limits = Family("mlxd_memory_limit_bytes", "Limits of the footprint.", labels=["kind"])
+        limits.add_metric(["soft"], self._guard.limits.soft_bytes)
+        limits.add_metric(["ceiling"], self._guard.limits.ceiling_bytes)
+        yield limits
+
+
+def _model_gauges(models: list[ModelSnapshot]) -> Iterator[Family]:
+    state = Family("mlxd_model_state", "1 for the state that a model is in.", labels=["model", "state"])
+    resident = Family("mlxd_model_resident_bytes", "Weights, KV cache and kept prompt prefixes.", labels=["model"])
+    running = Family("mlxd_requests_running", "Requests that have a slot in their engine.", labels=["model"])
+    waiting = Family("mlxd_requests_waiting", "Requests that wait for a model or a slot.", labels=["model"])
+    age = Family("mlxd_engine_heartbeat_age_seconds", "Since an engine at work finished a step.", labels=["model"])
+    for model in models:
+        name = [model.spec.name]
+        for one in State:
+            state.add_metric([*name, str(one)], float(model.state == one))
+        resident.add_metric(name, model.resident_bytes)
+        if model.engine is None:
+            waiting.add_metric(name, model.queued)
+            continue
+        waiting.add_metric(name, model.queued + model.engine.waiting)
+        running.add_metric(name, model.engine.running)
+        age.add_metric(name, model.engine.heartbeat_age_s)
+    yield from (state, resident, running, waiting, age)

@@ -1,0 +1,119 @@
+"""What a runner keeps of processed prompts: in memory within bounds and headroom, and on the disk if there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlxd.engines.cache_layers import CacheShape, detach
+from mlxd.engines.prefix_cache import (
+    LEAST_TOKENS,
+    PrefixCache,
+    PrefixEntry,
+    PrefixHit,
+    token_array,
+    usable_length,
+)
+from mlxd.engines.prefix_disk import PrefixDisk
+
+# Seconds that a model's unload may take for writing what is kept.
+SPILL_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixLimits:
+    """`max_bytes` of memory, 0 for none; a token of one sequence takes `token_bytes`, 0 when unknown."""
+
+    max_bytes: int
+    token_bytes: int
+
+
+class KeptPrefixes:
+    """The prefixes of one engine. Used on its lane only."""
+
+    def __init__(self, limits: PrefixLimits, shape: CacheShape, disk: PrefixDisk | None = None) -> None:
+        self._limits = limits
+        self._shape = shape
+        self._disk = disk
+        self._cache = PrefixCache(limits.max_bytes, disk.store if disk is not None else lambda _: None)
+        self._headroom: Callable[[], int | None] = lambda: None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, those that wait to be written included."""
+        queued = self._disk.stats().queued_bytes if self._disk is not None else 0
+        return self._cache.nbytes + queued
+
+    @property
+    def changes(self) -> int:
+        """Changes whenever `cached_tokens` may have another answer."""
+        return self._cache.changes
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is ever kept."""
+        return self._limits.max_bytes > 0
+
+    def use_headroom(self, headroom: Callable[[], int | None]) -> None:
+        """Keep no more than `headroom` has, in bytes; None for no limit."""
+        self._headroom = headroom
+
+    def cached_tokens(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be processed again."""
+        return self._cache.match_length(prompt)
+
+    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
+        """How many tokens of `prompt` the cache of `other` will give once it is processed; 0 if it is not kept."""
+        if not self.active or len(other) * self._limits.token_bytes > self._limits.max_bytes:
+            return 0
+        trimmable = self._shape.is_trimmable(len(other) - 1)
+        return usable_length(token_array(other[:-1]), token_array(prompt), trimmable=trimmable)
+
+    def match(self, prompt: Sequence[int]) -> PrefixHit | None:
+        """The longest prefix that is in memory."""
+        return self._cache.match(prompt)
+
+    def checkpoints(self, start: int, prompt: Sequence[int]) -> frozenset[int]:
+        """Lengths after `start` at which a prompt's cache is to be kept, beside its end."""
+        return frozenset(self._shape.checkpoints(start, len(prompt) - 1) if self.active else ())
+
+    def keep(self, layers: list[Any], tokens: Sequence[int]) -> None:
+        """Keep a sequence's cache, unless memory is short; `layers` may still belong to a batch."""
+        if not self.active:
+            return
+        nbytes = sum(layer.nbytes for layer in layers)
+        spare = self._headroom()
+        if (spare is None or nbytes <= spare) and self._cache.wants(tokens, nbytes):
+            self._cache.put(tokens, detach(layers))
+
+    def trim(self, max_bytes: int) -> int:
+        """Keep at most so many bytes; the bytes that are free now."""
+        before = self.nbytes
+        self._cache.trim(max_bytes)
+        return before - self.nbytes
+
+    def restore(self, prompt: Sequence[int], done: Callable[[PrefixEntry | None], None]) -> bool:
+        """Begin to read what is on the disk for a prompt, if that is more than what is in memory.
+
+        `done` is then called once, on the disk's thread, with what `adopt` takes.
+        """
+        found = self._disk.find(prompt) if self._disk is not None else None
+        if self._disk is None or found is None or found[1] < self.cached_tokens(prompt) + LEAST_TOKENS:
+            return False
+        nbytes, spare = self._disk.nbytes(found[0]), self._headroom()
+        if nbytes > self._limits.max_bytes or (spare is not None and nbytes > spare):
+            return False
+        self._disk.fetch(found[0], done)
+        return True
+
+    def adopt(self, restored: PrefixEntry | None) -> None:
+        """Keep what was read; None when it could not be."""
+        if restored is not None:
+            self._cache.put(restored.tokens.tolist(), restored.layers)
+
+    def close(self) -> None:
+        """Write what is kept to the disk, the newest first, and drop it."""
+        if self._disk is not None:
+            self._disk.close(SPILL_TIMEOUT, last=tuple(reversed(self._cache.entries)))
+        self._cache.clear()

@@ -1,0 +1,230 @@
+"""A text model that is helped by a smaller one: the draft proposes tokens, the model checks several at once.
+
+mlx-lm's speculative decoding works on one sequence. Rows are therefore not batched: each step gives every decoding
+row one round (Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", 2023), then one prompt
+one chunk. Greedy answers are those of the model alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import speculative_generate_step
+from mlx_lm.models.cache import make_prompt_cache
+
+from mlxd.engines.backend import Admitted, RunnerStep, TextStream, TokenEvent
+from mlxd.engines.cache_layers import cache_shape
+from mlxd.engines.errors import LoadError, LoadFailure
+from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
+from mlxd.engines.loader import LoadedText
+from mlxd.engines.logprobs import token_logprobs
+from mlxd.engines.pacer import PrefillPacer
+from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.row_faults import LogitsProcessor, RowFault, Sampler
+from mlxd.engines.sampling import row_options
+from mlxd.engines.text_stream import text_stream
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import DraftStats, EngineConfig, ModelInfo, Request
+
+
+@dataclass(slots=True, eq=False)
+class SpeculativeRow:
+    """One sequence with a cache in each model; `done` tokens of the prompt are in both."""
+
+    uid: int
+    prompt: tuple[int, ...]
+    layers: list[Any]
+    draft_layers: list[Any]
+    done: int
+    max_tokens: int
+    sampler: Sampler
+    processors: list[LogitsProcessor]
+    ends: frozenset[int]
+    logprobs: int | None
+    fault: RowFault
+    tokens: Iterator[tuple[int, Any, bool]] | None = None
+    made: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens of the prompt that are still to be processed before the first round."""
+        return len(self.prompt) - 1 - self.done
+
+
+class SpeculativeRunner:
+    """Runs a model with its draft; every call is made on the engine's lane, under its stream. Raises LoadError."""
+
+    def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
+        for name, one in (("model", loaded.model), ("draft", loaded.draft)):
+            shape = cache_shape(one)
+            if shape.recurrent or shape.window is not None:
+                message = f"engine.draft: the {name}'s cache cannot be cut back, which speculative decoding needs"
+                raise LoadError(LoadFailure.UNSUPPORTED, message)
+        self._model = loaded.model
+        self._draft = loaded.draft
+        self._tokenizer = loaded.tokenizer
+        self._info = loaded.info
+        self._config = config
+        self._stream = stream
+        self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
+        self._uids = count(1)
+        self._rows: dict[int, SpeculativeRow] = {}
+        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token)
+        self._prefixes = KeptPrefixes(limits, cache_shape(loaded.model), disk)
+        self._proposed = 0
+        self._accepted = 0
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def kv_bytes(self) -> int:
+        rows = self._rows.values()
+        return sum(layer.nbytes for row in rows for layer in (*row.layers, *row.draft_layers))
+
+    @property
+    def prefixes(self) -> KeptPrefixes:
+        return self._prefixes
+
+    @property
+    def draft(self) -> DraftStats:
+        return DraftStats(self._proposed, self._accepted)
+
+    @property
+    def short_prompt(self) -> int:
+        return self._pacer.chunk(1, decoding=False)
+
+    def insert(self, request: Request, max_tokens: int) -> Admitted:
+        """Add a row with a cache in each model."""
+        sampling, prompt, fault = request.sampling, request.prompt, RowFault()
+        options = row_options(request, self._tokenizer, self._info.vocab_size, fault)
+        hit = self._prefixes.match(prompt)
+        layers = hit.layers if hit is not None else [*make_prompt_cache(self._model), *make_prompt_cache(self._draft)]
+        own = len(layers) - len(make_prompt_cache(self._draft))
+        cached = hit.length if hit is not None else 0
+        row = SpeculativeRow(
+            uid=next(self._uids),
+            prompt=prompt,
+            layers=layers[:own],
+            draft_layers=layers[own:],
+            done=cached,
+            max_tokens=max_tokens,
+            sampler=options["samplers"][0],
+            processors=_with_prompt(options["logits_processors"][0], prompt[:-1]),
+            ends=frozenset() if sampling.ignore_eos else self._tokenizer.end_tokens,
+            logprobs=sampling.logprobs,
+            fault=fault,
+        )
+        self._rows[row.uid] = row
+        return Admitted(row.uid, cached)
+
+    def text_stream(self, request: Request) -> TextStream:
+        """A fresh text stream for one request."""
+        return text_stream(self._tokenizer, request)
+
+    def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
+        """Drop rows; with `keep` a prompt that was not finished stays in the prefix cache, as far as it came."""
+        for uid in uids:
+            row = self._rows.pop(uid, None)
+            if row is not None and keep and row.tokens is None:
+                self._keep(row)
+
+    def settle(self) -> None:
+        """A row's memory goes with its last reference."""
+
+    def step(self) -> RunnerStep:
+        """One round for each decoding row, then one chunk of the prompt that came first."""
+        decoding = [row for row in self._rows.values() if row.tokens is not None]
+        started = time.perf_counter()
+        events = [event for row in decoding for event in self._round(row)]
+        self._pacer.observe_decode(time.perf_counter() - started)
+        prefilling = next((row for row in self._rows.values() if row.tokens is None), None)
+        if prefilling is not None:
+            self._prefill(prefilling, self._pacer.chunk(1, decoding=bool(decoding)))
+        return RunnerStep(tokens=tuple(events), failed=self._remove_faulty())
+
+    def rebuild(self) -> None:
+        self._rows.clear()
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._prefixes.close()
+        del self._model, self._draft
+
+    def _prefill(self, row: SpeculativeRow, chunk: int) -> None:
+        size = min(chunk, row.left)
+        if size:
+            started = time.perf_counter()
+            tokens = mx.array([row.prompt[row.done : row.done + size]])
+            for model, layers in ((self._model, row.layers), (self._draft, row.draft_layers)):
+                model(tokens, cache=layers)
+                mx.eval([layer.state for layer in layers])
+            self._pacer.observe(size, time.perf_counter() - started)
+            row.done += size
+        if row.left == 0:
+            self._keep(row)
+            row.tokens = self._start(row)
+
+    def _start(self, row: SpeculativeRow) -> Iterator[tuple[int, Any, bool]]:
+        tokens: Iterator[tuple[int, Any, bool]] = speculative_generate_step(
+            mx.array(row.prompt[-1:]),
+            self._model,
+            self._draft,
+            self._stream,
+            num_draft_tokens=self._config.draft_tokens,
+            max_tokens=row.max_tokens,
+            sampler=row.sampler,
+            logits_processors=row.processors or None,
+            prompt_cache=[*row.layers, *row.draft_layers],
+        )
+        return tokens
+
+    def _round(self, row: SpeculativeRow) -> Iterator[TokenEvent]:
+        """The draft tokens that the model agrees with, and the one that it adds itself."""
+        assert row.tokens is not None, "only decoding rows have rounds"
+        self._proposed += min(row.max_tokens - row.made, self._config.draft_tokens)
+        for token, row_logprobs, from_draft in row.tokens:
+            row.made += 1
+            self._accepted += from_draft
+            is_end = token in row.ends
+            is_last = is_end or row.made == row.max_tokens
+            logprobs = token_logprobs(row_logprobs, token, row.logprobs) if row.logprobs is not None else None
+            yield TokenEvent(row.uid, token, is_end=is_end, is_last=is_last, logprobs=logprobs)
+            if is_last:
+                del self._rows[row.uid]
+            if is_last or not from_draft:
+                return
+
+    def _remove_faulty(self) -> tuple[tuple[int, Exception], ...]:
+        """Drop rows whose own sampler or processors raised in this step."""
+        faulty = [(row.uid, row.fault.error) for row in self._rows.values()]
+        failed = tuple((uid, error) for uid, error in faulty if error is not None)
+        self.remove([uid for uid, _ in failed], keep=False)
+        return failed
+
+    def _keep(self, row: SpeculativeRow) -> None:
+        # the row goes on with its own objects
+        self._prefixes.keep(copy.deepcopy([*row.layers, *row.draft_layers]), row.prompt[: row.done])
+
+
+def _with_prompt(processors: list[LogitsProcessor], prompt: Sequence[int]) -> list[LogitsProcessor]:
+    """Processors that see the whole prompt, of which speculative decoding only knows the last token."""
+    if not processors:
+        return processors
+    before = mx.array(list(prompt), dtype=mx.int32)
+
+    def seeing(processor: LogitsProcessor) -> LogitsProcessor:
+        return lambda tokens, logits: processor(mx.concatenate([before, tokens.astype(mx.int32)]), logits)
+
+    return [seeing(processor) for processor in processors]
