@@ -30,6 +30,17 @@ async def ask(served, body, path=CHAT, *script, **headers):
         return answer.status, await answer.text()
 
 
+async def answered(served, body, path=CHAT, *, script, **headers):
+    """Send a body; once all its sequences are in the engine, `script` gives them outputs. Status and text."""
+    count = body.get("n", 1) * (len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1)
+    async with aiohttp.ClientSession() as http:
+        asking = asyncio.ensure_future(http.post(served.url + path, json=body, headers=headers))
+        requests = [await within(served.engine.arrivals.get()) for _ in range(count)]
+        script(requests)
+        answer = await asking
+        return answer.status, await answer.text()
+
+
 def client_of(served):
     return openai.AsyncOpenAI(base_url=served.url + "/v1", api_key="x", max_retries=0)
 

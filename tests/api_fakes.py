@@ -46,18 +46,31 @@ class FakeTokenizer:
 
     def __init__(self) -> None:
         self.chats: list[tuple[list[dict[str, Any]], dict[str, Any]]] = []
+        self.offered: list[Sequence[Mapping[str, Any]] | None] = []
+        self.has_tools = True
+        self.variables: set[str] = set()
         self.gate: Any = None
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) % VOCABULARY for letter in text]
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        template: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
         self.chats.append(([dict(message) for message in messages], dict(template or {})))
+        self.offered.append(tools)
         if self.gate is not None:
             self.gate.wait(10)
         return self.encode("".join(str(message["content"]) for message in messages) + ">")
+
+    def token_bytes(self, token: int) -> bytes:
+        return chr(token).encode() if token < VOCABULARY - 1 else b"\xe2\x82"
+
+    def template_reads(self, variable: str) -> bool:
+        return variable in self.variables
 
 
 class FakeEngine:
@@ -71,6 +84,9 @@ class FakeEngine:
         self.live: dict[str, Generation] = {}
         self.arrivals: asyncio.Queue[Request] = asyncio.Queue()
         self.departures: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
+
+    async def trim_prefix_cache(self, max_bytes: int) -> None:
+        """Nothing is kept here."""
 
     def generate(self, request: Request) -> Generation:
         if self.refusal is not None:
@@ -91,7 +107,7 @@ class FakeEngine:
         self.live[request.id].put(item)
 
     def cancel(self, request_id: str) -> bool:
-        if request_id not in self.live:
+        if request_id not in self.live or self.live[request_id].finished:
             return False
         self.live[request_id].put(last("", cancelled=True))
         return True

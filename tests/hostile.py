@@ -26,8 +26,13 @@ NUMBERS = [
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "n",
+    "min_tokens",
+    "xtc_probability",
+    "xtc_threshold",
 ]
-OBJECTS = ["stream_options", "logit_bias", "stop", "tools", "response_format", "messages"]
+OBJECTS = ["stream_options", "logit_bias", "stop", "response_format", "messages"]
+OBJECTS += ["tools", "tool_choice", "guided_choice", "structured_outputs"]
 
 NOT_JSON = [
     b" ",
@@ -86,8 +91,11 @@ BAD_FIELDS: list[dict[str, Any]] = [
     *({"model": value} for value in (None, "", 1, [], "\x00", "a" * 100_000, "../m", "m/", "m\n")),
     *({"chat_template_kwargs": {name: 1}} for name in ("tokenize", "chat_template", "messages", "self")),
     *({name: 1} for name in ("", "a\x00", "\U0001f600", "x" * 10_000, "n_", "messages2")),
-    {"n": 2},
-    {"logprobs": True},
+    *({"n": value} for value in (0, 17)),
+    {"logprobs": 1.5},
+    *({"guided_json": value} for value in ("{", "[" * 100_000, {"type": "nothing"}, {"$ref": "#"})),
+    *({"guided_regex": value} for value in ("", "(", "x" * 300_000, "[^\\s\\S]", "(\\p{L}|\\p{N}){1,500}" * 50)),
+    {"guided_grammar": "start: nobody"},
     {"user": 1},
 ]
 BAD_PROMPTS: list[Any] = [
@@ -101,9 +109,11 @@ BAD_PROMPTS: list[Any] = [
     [1.0],
     [2**32],
     [2**64],
-    ["a", "b"],
+    ["a", ""],
+    ["a"] * 129,
+    ["a", [512]],
     [1, "a"],
-    [[1], [2]],
+    [[1], []],
     [[-1]],
     [[[1]]],
     {},

@@ -113,7 +113,7 @@ async def test_the_openai_client_reads_whole_answers_streams_and_errors():
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == "Hi there"
         assert chunks[-1].usage.prompt_tokens_details.cached_tokens == 4
         with pytest.raises(openai.BadRequestError) as bad:
-            await client.chat.completions.create(**HELLO, n=2)
+            await client.chat.completions.create(**HELLO, n=17)
         assert (bad.value.code, bad.value.param) == ("invalid_request", "n")
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(model="nobody", messages=HELLO["messages"])
@@ -202,7 +202,7 @@ async def test_what_the_model_cannot_serve_is_refused_before_its_engine(body, pa
 
 
 async def test_a_template_that_refuses_is_a_bad_request():
-    def refuse(messages, template=None):
+    def refuse(messages, template=None, tools=None):
         raise engine_errors.InvalidRequest("the chat template refused the messages: no", "messages")
 
     async with serving() as served:

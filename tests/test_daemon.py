@@ -248,7 +248,7 @@ async def test_a_bad_body_never_reaches_an_engine(tmp_path, three):
         {"seed": 1.5},
         {"messages": []},
         {"top_k": -1},
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tools": [{"type": "web_search"}]},
         {"nonsense": 1},
     ]
     with daemon(tmp_path / "d", three) as running:

@@ -19,6 +19,7 @@ from mlxd.daemon.api.running import Phase, RequestView
 from mlxd.daemon.app import Daemon
 from mlxd.daemon.settings import ModelSettings, ModelsSettings, Settings
 from mlxd.engines.errors import LoadFailure
+from mlxd.engines.guidance import MAX_GRAMMAR_CHARS, MAX_GUIDE_CHARS
 from mlxd.engines.types import EngineStats, RequestState
 from mlxd.memory.probe import SystemProbe
 from mlxd.registry.errors import Failure
@@ -33,6 +34,7 @@ READERS = {
 }
 PLACES = {"both": ("chat", "completions"), "chat": ("chat",), "completions": ("completions",)}
 SERVED = {"Both calls": "both", "Chat only": "chat", "Completions only": "completions"}
+TOOL = {"type": "function", "function": {"name": "f"}}
 # a value beside the default for each parameter to which 1 does not mean anything else
 ANOTHER = {
     "model": "other",
@@ -43,6 +45,25 @@ ANOTHER = {
     "messages": [{"role": "user", "content": "bye"}],
     "logit_bias": {"1": 1},
     "chat_template_kwargs": {"a": 1},
+    "n": 2,
+    "ignore_eos": True,
+    "xtc_threshold": 0.2,
+    "response_format": {"type": "json_object"},
+    "guided_json": {},
+    "guided_regex": "x",
+    "guided_grammar": "start: /x/",
+    "guided_choice": ["x"],
+    "structured_outputs": {"json_object": True},
+    "reasoning_effort": "low",
+    "tools": [TOOL],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "echo": True,
+}
+# what a parameter needs beside it
+COMPANIONS = {
+    ("chat", "top_logprobs"): {"logprobs": True},
+    ("chat", "tool_choice"): {"tools": [TOOL]},
 }
 
 
@@ -70,6 +91,7 @@ def test_every_parameter_is_in_one_table(call):
 @pytest.mark.parametrize(("call", "name", "kind"), [*parameters(), *passed_over()])
 def test_a_parameter_takes_what_the_document_says(call, name, kind):
     parse, _, body = READERS[call]
+    body = {**body, **COMPANIONS.get((call, name), {})}
     good, bad = claims(kind)
     assert bad
     assert [value for value in good if not takes(parse, {**body, name: value})] == []
@@ -79,7 +101,9 @@ def test_a_parameter_takes_what_the_document_says(call, name, kind):
 @pytest.mark.parametrize(("call", "name", "kind"), [*parameters()])
 def test_a_parameter_that_is_served_has_an_effect(call, name, kind):
     parse, _, body = READERS[call]
-    assert parse({**body, name: ANOTHER.get(name, 1)}) != parse(body)
+    body = {**body, **COMPANIONS.get((call, name), {})}
+    another = True if kind == "boolean" else 1
+    assert parse({**body, name: ANOTHER.get(name, another)}) != parse(body)
 
 
 @pytest.mark.parametrize(("call", "name", "kind"), [*passed_over()])
@@ -98,6 +122,11 @@ def test_refused_parameters_are_those_of_the_document():
         # as text, because True equals 1
         assert repr(documented[call].items()) == repr({name: list(known[name]) for name in documented[call]}.items())
         assert documented[call].keys() == known.keys()
+
+
+def test_the_largest_form_is_in_the_document():
+    said = TEXT.partition("A request has one form at most")[2].partition(".")[0]
+    assert [int(number) for number in re.findall(r"\d+", said)] == [MAX_GUIDE_CHARS, MAX_GRAMMAR_CHARS]
 
 
 SAMPLES = {

@@ -29,6 +29,8 @@ async def respond(request: web.Request, job: Job, name: str | None, wording: Wor
         created=int(services.wall_clock()),
         fingerprint=fingerprint(services, job.resolved.model),
         include_usage=job.options.include_usage,
+        choices=job.choices,
+        n=job.options.n,
     )
     if job.options.stream:
         return await _stream(request, inference, printer)
@@ -38,7 +40,7 @@ async def respond(request: web.Request, job: Job, name: str | None, wording: Wor
 async def _whole(inference: Inference, printer: Printer) -> web.Response:
     async with aclosing(inference.outputs()) as outputs:
         received = [output async for output in outputs]
-    answer = printer.whole("".join(output.text for output in received), received[-1])
+    answer = printer.whole(received)
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
@@ -58,16 +60,12 @@ async def _stream(request: web.Request, inference: Inference, printer: Printer) 
 
 
 async def _send_all(stream: EventStream, inference: Inference, printer: Printer, interval: float | None) -> None:
-    chunks = printer.opening()
     async with aclosing(with_heartbeat(inference.outputs(), interval)) as outputs:
-        async for output in outputs:
-            if isinstance(output, Heartbeat):
+        async for item in outputs:
+            if isinstance(item, Heartbeat):
                 await stream.comment(inference.progress())
-                continue
-            chunks += printer.chunks(output)
-            if chunks:
+            elif chunks := list(printer.chunks(*item)):
                 await stream.send(chunks)
-            chunks = []
     await stream.done()
 
 

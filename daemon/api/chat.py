@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -10,36 +11,32 @@ from aiohttp import web
 
 from mlxd.daemon.api.answer import respond
 from mlxd.daemon.api.body import read_object
-from mlxd.daemon.api.inference import Job, max_wait_of, resolve_model
+from mlxd.daemon.api.inference import Job, Prepared, max_wait_of, resolve_model
 from mlxd.daemon.api.middleware import request_id_of
-from mlxd.daemon.api.openai_objects import AnswerMessage, ChatChoice, ChunkChoice, Delta
+from mlxd.daemon.api.openai_chat_choice import CallIds, ChatWriter
+from mlxd.daemon.api.openai_logprobs import TokenBytes
 from mlxd.daemon.api.openai_requests import ChatRequest, parse_chat
 from mlxd.daemon.api.prompt_length import LONG_TEXT, refuse_too_long
-from mlxd.daemon.api.services import Services, services_of
+from mlxd.daemon.api.reasoning_effort import effort_variables
+from mlxd.daemon.api.services import services_of
 from mlxd.daemon.catalog import preset_for
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.registry.names import Resolved
+from mlxd.engines.types import ChatFormat
 
 
 @dataclass(frozen=True, slots=True)
 class ChatWording:
     """Answers as messages, streamed as deltas."""
 
+    logprobs: bool
     prefix: str = "chatcmpl-"
     whole_kind: str = "chat.completion"
     chunk_kind: str = "chat.completion.chunk"
+    _ids: CallIds = field(default_factory=CallIds)
 
-    def opening(self) -> list[ChunkChoice]:
-        return [ChunkChoice(0, Delta(role="assistant", content=""))]
-
-    def piece(self, text: str) -> list[ChunkChoice]:
-        return [ChunkChoice(0, Delta(content=text))]
-
-    def finish(self, reason: str) -> list[ChunkChoice]:
-        return [ChunkChoice(0, Delta(), finish_reason=reason)]
-
-    def whole(self, text: str, reason: str) -> list[ChatChoice]:
-        return [ChatChoice(0, AnswerMessage(text), reason)]
+    def writer(self, index: int, token_bytes: TokenBytes) -> ChatWriter:
+        """A writer for the choice of this number."""
+        return ChatWriter(index, self._ids, token_bytes, logprobs=self.logprobs)
 
 
 def routes() -> list[web.RouteDef]:
@@ -52,24 +49,30 @@ async def create(request: web.Request) -> web.StreamResponse:
     services = services_of(request)
     chat = parse_chat(await read_object(request))
     resolved = resolve_model(services, chat.model)
-    template = _template(services, resolved, chat)
+    preset = preset_for(services.settings, resolved.model, resolved.preset)
+    defaults = preset.template if preset is not None else {}
 
-    def encode(tokenizer: Tokenizer, context_length: int) -> list[int]:
-        if len(msgspec.json.encode((chat.messages, template))) > LONG_TEXT:
-            refuse_too_long(tokenizer, tokenizer.render_chat(chat.messages, template), context_length)
-        return tokenizer.encode_chat(chat.messages, template)
+    def prepare(tokenizer: Tokenizer, context_length: int) -> Prepared:
+        chat.tools.check(tokenizer)
+        template = {**defaults, **effort_variables(tokenizer, chat.reasoning_effort), **chat.template}
+        prompt = _tokens(chat, template, tokenizer, context_length)
+        guide = chat.options.guide
+        return Prepared([prompt], chat.tools.guide(tokenizer) if guide is None else guide.check(tokenizer))
 
     job = Job(
         id=request_id_of(request),
         api="chat",
         resolved=resolved,
         options=chat.options,
-        encode=encode,
+        prepare=prepare,
+        chat=ChatFormat(chat.tools.tools, chat.tools.max_calls),
         max_wait=max_wait_of(request, services.settings.residency.queue_timeout),
     )
-    return await respond(request, job, chat.model, ChatWording())
+    return await respond(request, job, chat.model, ChatWording(chat.options.logprobs is not None))
 
 
-def _template(services: Services, resolved: Resolved, chat: ChatRequest) -> dict[str, Any]:
-    preset = preset_for(services.settings, resolved.model, resolved.preset)
-    return {**(preset.template if preset is not None else {}), **chat.template}
+def _tokens(chat: ChatRequest, template: Mapping[str, Any], tokenizer: Tokenizer, context_length: int) -> list[int]:
+    tools = chat.tools.tools or None
+    if len(msgspec.json.encode((chat.messages, template, tools))) > LONG_TEXT:
+        refuse_too_long(tokenizer, tokenizer.render_chat(chat.messages, template, tools), context_length)
+    return tokenizer.encode_chat(chat.messages, template, tools)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 import structlog
 from aiohttp import web
 
+from mlxd.daemon.api.interleave import Indexed, interleaved
 from mlxd.daemon.api.openai_requests import AnswerOptions
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.daemon.api.running import Interrupted, LiveRequest, Phase
-from mlxd.daemon.api.sampling import sampling_params
+from mlxd.daemon.api.sampling import for_choice, sampling_params
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ContextLengthExceeded, InvalidRequest
 from mlxd.engines.generation import Generation
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import FinishReason, Request, RequestOutput, Timing, Usage
+from mlxd.engines.types import (
+    ChatFormat,
+    EngineConfig,
+    FinishReason,
+    Guide,
+    Request,
+    RequestOutput,
+    Timing,
+    Usage,
+)
 from mlxd.registry.lease import Lease
 from mlxd.registry.names import Resolved
 from mlxd.registry.spec import ModelKind
@@ -32,9 +43,17 @@ SLOW_TOKENIZE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a tokeniser thread makes of a request: the token ids of each prompt, and the form that answers must have."""
+
+    prompts: Sequence[Sequence[int]]
+    guide: Guide | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """What a facade wants generated. `encode` runs on a tokeniser thread and is told the context length;
-    `prompt_param` names its input.
+    """What a facade wants generated. `prepare` runs on a tokeniser thread, is told the context length and gives
+    `prompts` prompts; `prompt_param` names its input.
 
     `max_wait` is seconds for the model, None for the configured bound.
     """
@@ -43,11 +62,18 @@ class Job:
     api: str
     resolved: Resolved
     options: AnswerOptions
-    encode: Callable[[Tokenizer, int], list[int]]
+    prepare: Callable[[Tokenizer, int], Prepared]
+    prompts: int = 1
     prompt_param: str = "messages"
     continues_text: bool = False
+    chat: ChatFormat | None = None
     max_wait: float | None = None
     key: str | None = None
+
+    @property
+    def choices(self) -> int:
+        """How many answers are made: `n` of the first prompt, then `n` of the next."""
+        return self.prompts * self.options.n
 
 
 class Inference:
@@ -56,14 +82,16 @@ class Inference:
     def __init__(self, services: Services, job: Job) -> None:
         self._services = services
         self._job = job
+        self._tokenizer: Tokenizer | None = None
         self.id = job.id
         self.queue_s = 0.0
         self.load_s = 0.0
         self._started = services.clock()
         self._at_engine = self._started
 
-    async def outputs(self) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs, up to one with a finish reason. Closing the generator ends the request and its lease.
+    async def outputs(self) -> AsyncGenerator[Indexed, None]:
+        """The outputs with their choice's number, up to one with a finish reason for each choice. Closing the
+        generator ends the request and its lease.
 
         Raises the errors of the registry and of engines, InvalidField and UnsupportedCapability.
         """
@@ -73,14 +101,24 @@ class Inference:
             self.id = live.id
             admitted = await self._admit(live, held)
             if admitted is None:
-                yield _cancelled(live)
+                for choice in range(job.choices):
+                    yield choice, _cancelled(live)
                 return
-            engine, request = admitted
-            generation = await held.enter_async_context(self._generate(engine, request))
-            live.admit(engine)
+            engine, requests = admitted
+            # Entering never waits: all of them are admitted, or none.
+            generations = [await held.enter_async_context(self._generate(engine, request)) for request in requests]
+            live.admit(engine, len(requests))
             self._at_engine = self._services.clock()
-            async for output in generation:
-                yield output
+            outputs = await held.enter_async_context(aclosing(interleaved(generations)))
+            async for choice, output in outputs:
+                if output.finish_reason is not None:
+                    live.ended_tokens += output.usage.completion_tokens
+                yield choice, output
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a generated token's text."""
+        assert self._tokenizer is not None, "tokens are generated only after the prompt was made into tokens"
+        return self._tokenizer.token_bytes(token)
 
     def ttft_s(self, timing: Timing) -> float | None:
         """Seconds from the arrival of the request to its first token."""
@@ -95,7 +133,7 @@ class Inference:
         eta = f" eta {load.eta_s:.0f}s" if load.eta_s is not None else ""
         return f"loading {min(100, 100 * done // total) if total else 0}%{eta}"
 
-    async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, Request] | None:
+    async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, list[Request]] | None:
         """Lease the model and make the tokens; None when the request was cancelled on the way."""
         job = self._job
         _check_kind(self._services, job.resolved.model)
@@ -105,18 +143,20 @@ class Inference:
                     self._services.registry.lease(job.resolved.model, request_id=live.id, max_wait=job.max_wait)
                 )
                 self.queue_s, self.load_s = lease.queue_s, lease.load_s
+                _check_choices(job, lease.engine.config)
                 live.phase = Phase.TOKENIZING
-                tokens = await self._tokenize(lease)
+                prepared = await self._prepare(lease)
         except Interrupted:
             return None
-        live.prompt_tokens = len(tokens)
-        return lease.engine, self._request(lease.engine, live.id, tokens)
+        self._tokenizer = lease.engine.tokenizer
+        live.prompt_tokens = sum(map(len, prepared.prompts))
+        return lease.engine, list(self._requests(lease.engine, live, prepared))
 
-    async def _tokenize(self, lease: Lease) -> list[int]:
+    async def _prepare(self, lease: Lease) -> Prepared:
         started = self._services.clock()
-        encode = partial(self._job.encode, lease.engine.tokenizer, lease.engine.config.context_length)
+        prepare = partial(self._job.prepare, lease.engine.tokenizer, lease.engine.config.context_length)
         try:
-            tokens = await self._services.tokenizers.run(lease.spec.name, encode)
+            prepared = await self._services.tokenizers.run(lease.spec.name, prepare)
         except ContextLengthExceeded as error:
             error.param = self._job.prompt_param
             raise
@@ -124,8 +164,9 @@ class Inference:
             raise InvalidField(str(error), self._job.prompt_param) from error
         seconds = self._services.clock() - started
         if seconds > SLOW_TOKENIZE:
-            log.warning("tokenize.slow", model=lease.spec.name, seconds=round(seconds, 3), tokens=len(tokens))
-        return tokens
+            tokens = sum(map(len, prepared.prompts))
+            log.warning("tokenize.slow", model=lease.spec.name, seconds=round(seconds, 3), tokens=tokens)
+        return prepared
 
     def _generate(self, engine: Engine, request: Request) -> Generation:
         try:
@@ -134,16 +175,22 @@ class Inference:
             error.param = self._job.prompt_param  # the engine does not know what its prompt was called
             raise
 
-    def _request(self, engine: Engine, request_id: str, tokens: list[int]) -> Request:
-        job = self._job
-        if not tokens:
-            raise InvalidField(f"{job.prompt_param}: there is nothing in it to go on from", job.prompt_param)
-        vocab_size = engine.info.vocab_size
-        _check_ids(tokens, vocab_size, job.prompt_param)
+    def _requests(self, engine: Engine, live: LiveRequest, prepared: Prepared) -> Iterator[Request]:
+        job, vocab_size = self._job, engine.info.vocab_size
         _check_ids(job.options.logit_bias, vocab_size, "logit_bias")
-        room = engine.config.context_length - len(tokens)
-        sampling = sampling_params(self._services.settings, job.resolved, job.options, room)
-        return Request(request_id, tuple(tokens), sampling, continues_text=job.continues_text)
+        places = count()
+        for number, prompt in enumerate(prepared.prompts):
+            param = job.prompt_param if job.prompts == 1 else f"{job.prompt_param}[{number}]"
+            if not prompt:
+                raise InvalidField(f"{param}: there is nothing in it to go on from", param)
+            _check_ids(prompt, vocab_size, param)
+            tokens = tuple(prompt)
+            room = engine.config.context_length - len(tokens)
+            sampling = sampling_params(self._services.settings, job.resolved, job.options, room, prepared.guide)
+            for choice in range(job.options.n):
+                yield Request(
+                    live.sequence_id(next(places)), tokens, for_choice(sampling, choice), job.continues_text, job.chat
+                )
 
 
 def resolve_model(services: Services, name: str | None) -> Resolved:
@@ -172,6 +219,14 @@ def max_wait_of(request: web.Request, queue_timeout: float) -> float | None:
 def _check_kind(services: Services, model: str) -> None:
     if services.registry.model(model).spec.kind is ModelKind.EMBEDDING:
         raise UnsupportedCapability(f"model {model} makes embeddings and generates no text", "model")
+
+
+def _check_choices(job: Job, config: EngineConfig) -> None:
+    """Refuse more answers than the engine ever takes at a time, which would be told to retry for ever."""
+    most = config.max_running + config.max_waiting
+    if job.choices > most:
+        param = "n" if job.options.n > 1 else job.prompt_param
+        raise InvalidField(f"{param}: this model takes at most {most} sequences at a time; ask for fewer", param)
 
 
 def _check_ids(ids: Collection[int], vocab_size: int, param: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET, Struct, UnsetType
 
 
@@ -31,11 +33,77 @@ class Vendor(Struct, frozen=True):
     cancelled: bool
 
 
+class TopEntry(Struct, frozen=True):
+    """A token that might have been, with its bytes in UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenEntry(Struct, frozen=True):
+    """A generated token, and the likeliest tokens in its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopEntry]
+
+
+class ChatLogprobs(Struct, frozen=True):
+    """The tokens of a message."""
+
+    content: list[TokenEntry]
+    refusal: None = None
+
+
+class TextLogprobs(Struct, frozen=True):
+    """The tokens of a text, as parallel lists."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CalledFunction(Struct, frozen=True):
+    """What the model calls; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class Call(Struct, frozen=True):
+    """One tool call of a message."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class FunctionDelta(Struct, frozen=True, omit_defaults=True):
+    """New parts of a call's function."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CallDelta(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """New parts of a message's tool call."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: FunctionDelta
+
+
 class Delta(Struct, frozen=True, omit_defaults=True):
     """New parts of a message."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CallDelta] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct, frozen=True):
@@ -43,16 +111,18 @@ class ChunkChoice(Struct, frozen=True):
 
     index: int
     delta: Delta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
 
 
 class AnswerMessage(Struct, frozen=True):
-    """A whole message."""
+    """A whole message; one that only makes calls has no content."""
 
-    content: str
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[Call] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True):
@@ -61,7 +131,7 @@ class ChatChoice(Struct, frozen=True):
     index: int
     message: AnswerMessage
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class TextChoice(Struct, frozen=True):
@@ -69,7 +139,7 @@ class TextChoice(Struct, frozen=True):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
 
 
@@ -81,7 +151,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     system_fingerprint: str
-    choices: list[ChunkChoice] | list[ChatChoice] | list[TextChoice]
+    choices: Sequence[ChunkChoice | ChatChoice | TextChoice]
     usage: UsageObject | UnsetType | None = UNSET
     mlxd: Vendor | UnsetType = UNSET
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
 from mlxd.daemon.api.inference import Inference
+from mlxd.daemon.api.interleave import Indexed
+from mlxd.daemon.api.openai_logprobs import TokenBytes
 from mlxd.daemon.api.openai_objects import (
     Answer,
     CachedTokens,
@@ -22,7 +25,20 @@ from mlxd.daemon.api.openai_objects import (
 from mlxd.daemon.api.services import Services
 from mlxd.engines.types import RequestOutput, Usage
 
-Choices = list[ChunkChoice] | list[ChatChoice] | list[TextChoice]
+Step = ChunkChoice | TextChoice
+
+
+class ChoiceWriter(Protocol):
+    """Writes one choice, whole or step by step."""
+
+    def opening(self) -> Sequence[Step]:
+        """What a stream starts with, before any text."""
+
+    def steps(self, output: RequestOutput) -> Sequence[Step]:
+        """The next steps of a stream; those of the last output end with the finish reason."""
+
+    def whole(self, output: RequestOutput) -> ChatChoice | TextChoice:
+        """The choice in one piece."""
 
 
 class Wording(Protocol):
@@ -37,22 +53,15 @@ class Wording(Protocol):
     @property
     def chunk_kind(self) -> str: ...
 
-    def opening(self) -> Choices:
-        """What a stream starts with, before any text."""
-
-    def piece(self, text: str) -> Choices:
-        """New text in a stream."""
-
-    def finish(self, reason: str) -> Choices:
-        """The end of the text in a stream."""
-
-    def whole(self, text: str, reason: str) -> Choices:
-        """The answer in one piece."""
+    def writer(self, index: int, token_bytes: TokenBytes) -> ChoiceWriter:
+        """A writer for the choice of this number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Printer:
-    """Makes the objects of one answer; `model` is the name that the client knows."""
+    """Makes the objects of one answer of `choices` choices, `n` for each prompt; `model` is the name that the client
+    knows.
+    """
 
     wording: Wording
     inference: Inference
@@ -60,37 +69,50 @@ class Printer:
     created: int
     fingerprint: str
     include_usage: bool
+    choices: int
+    n: int
+    _writers: dict[int, ChoiceWriter] = field(default_factory=dict)
+    _ended: dict[int, RequestOutput] = field(default_factory=dict)
 
-    def opening(self) -> list[Answer]:
-        """Chunks that come before any text."""
-        choices = self.wording.opening()
-        return [self._chunk(choices)] if choices else []
+    def chunks(self, index: int, output: RequestOutput) -> Iterator[Answer]:
+        """Chunks for one output; after the last choice's end comes the usage, if it was asked for."""
+        steps: list[Step] = []
+        if index not in self._writers:
+            self._writers[index] = self.wording.writer(index, self.inference.token_bytes)
+            steps += self._writers[index].opening()
+        steps += self._writers[index].steps(output)
+        if output.finish_reason is not None:
+            self._ended[index] = output
+        vendor = self._vendor(self._ended) if len(self._ended) == self.choices else UNSET
+        last = len(steps) - 1
+        for place, step in enumerate(steps):
+            yield self._chunk([step], vendor=vendor if place == last and not self.include_usage else UNSET)
+        if self.include_usage and vendor is not UNSET:
+            yield self._chunk([], usage=usage_object(self._usage(self._ended)), vendor=vendor)
 
-    def chunks(self, output: RequestOutput) -> Iterator[Answer]:
-        """Chunks for one output; after the last one comes the usage, if it was asked for."""
-        if output.text:
-            yield self._chunk(self.wording.piece(output.text))
-        if output.finish_reason is None:
-            return
-        vendor = _vendor(self.inference, output)
-        ending = self.wording.finish(str(output.finish_reason))
-        yield self._chunk(ending, vendor=UNSET if self.include_usage else vendor)
-        if self.include_usage:
-            yield self._chunk([], usage=usage_object(output.usage), vendor=vendor)
-
-    def whole(self, text: str, last: RequestOutput) -> Answer:
-        """The answer in one piece; `last` is the output with the finish reason."""
-        choices = self.wording.whole(text, str(last.finish_reason))
-        kind = self.wording.whole_kind
-        return self._object(kind, choices, usage_object(last.usage), _vendor(self.inference, last))
+    def whole(self, outputs: Sequence[Indexed]) -> Answer:
+        """The answer in one piece, from all outputs of all choices."""
+        received: dict[int, list[RequestOutput]] = {index: [] for index in range(self.choices)}
+        for index, output in outputs:
+            received[index].append(output)
+        whole = {index: _joined(pieces) for index, pieces in received.items()}
+        written = [
+            self.wording.writer(index, self.inference.token_bytes).whole(output) for index, output in whole.items()
+        ]
+        usage = usage_object(self._usage(whole))
+        return self._object(self.wording.whole_kind, written, usage, self._vendor(whole))
 
     def _chunk(
-        self, choices: Choices, *, usage: UsageObject | None = None, vendor: Vendor | UnsetType = UNSET
+        self, steps: list[Step], *, usage: UsageObject | None = None, vendor: Vendor | UnsetType = UNSET
     ) -> Answer:
-        return self._object(self.wording.chunk_kind, choices, usage if self.include_usage else UNSET, vendor)
+        return self._object(self.wording.chunk_kind, steps, usage if self.include_usage else UNSET, vendor)
 
     def _object(
-        self, kind: str, choices: Choices, usage: UsageObject | UnsetType | None, vendor: Vendor | UnsetType
+        self,
+        kind: str,
+        choices: Sequence[Step | ChatChoice],
+        usage: UsageObject | UnsetType | None,
+        vendor: Vendor | UnsetType,
     ) -> Answer:
         return Answer(
             id=f"{self.wording.prefix}{self.inference.id}",
@@ -101,6 +123,27 @@ class Printer:
             choices=choices,
             usage=usage,
             mlxd=vendor,
+        )
+
+    def _usage(self, ended: Mapping[int, RequestOutput]) -> Usage:
+        """All tokens; each prompt counts once, with what the cache gave its first choice."""
+        firsts = [ended[index].usage for index in range(0, self.choices, self.n)]
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in firsts),
+            completion_tokens=sum(output.usage.completion_tokens for output in ended.values()),
+            cached_tokens=sum(usage.cached_tokens for usage in firsts),
+        )
+
+    def _vendor(self, ended: Mapping[int, RequestOutput]) -> Vendor:
+        """How the answer came about; times are those of the first choice."""
+        timing = ended[0].timing
+        return Vendor(
+            queue_s=round(self.inference.queue_s, 4),
+            load_s=round(self.inference.load_s, 4),
+            prefill_s=_rounded(timing.prefill_s),
+            ttft_s=_rounded(self.inference.ttft_s(timing)),
+            decode_tps=_rounded(timing.decode_tps),
+            cancelled=any(output.cancelled for output in ended.values()),
         )
 
 
@@ -117,15 +160,13 @@ def fingerprint(services: Services, model: str) -> str:
     return f"fp_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
 
 
-def _vendor(inference: Inference, last: RequestOutput) -> Vendor:
-    timing = last.timing
-    return Vendor(
-        queue_s=round(inference.queue_s, 4),
-        load_s=round(inference.load_s, 4),
-        prefill_s=_rounded(timing.prefill_s),
-        ttft_s=_rounded(inference.ttft_s(timing)),
-        decode_tps=_rounded(timing.decode_tps),
-        cancelled=last.cancelled,
+def _joined(pieces: Sequence[RequestOutput]) -> RequestOutput:
+    return replace(
+        pieces[-1],
+        text="".join(piece.text for piece in pieces),
+        reasoning="".join(piece.reasoning for piece in pieces),
+        tool_calls=tuple(chain.from_iterable(piece.tool_calls for piece in pieces)),
+        logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
     )
 
 

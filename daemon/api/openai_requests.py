@@ -9,8 +9,10 @@ from typing import Any
 
 from mlxd.daemon.api import openai_fields
 from mlxd.daemon.api.body import convert
+from mlxd.daemon.api.openai_guides import WantedGuide, wanted_guide
 from mlxd.daemon.api.openai_messages import template_messages
-from mlxd.daemon.api.openai_types import ChatBody, CompletionBody, GenerationBody, StreamOptions
+from mlxd.daemon.api.openai_tools import ToolUse, tool_use
+from mlxd.daemon.api.openai_types import MAX_PROMPTS, ChatBody, CompletionBody, GenerationBody, StreamOptions
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.settings import SamplingSettings
 
@@ -43,31 +45,43 @@ _RESERVED_VARIABLES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """How an answer is made and sent; unset sampling values are left to the model's own."""
+    """How an answer is made and sent; unset sampling values are left to the model's own.
+
+    `n` answers are made of each prompt. `logprobs` is how many of the likeliest tokens are reported beside each one,
+    None for no report.
+    """
 
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stream: bool = False
     include_usage: bool = False
+    n: int = 1
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    guide: WantedGuide | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A checked chat request: messages and variables for the model's template."""
+    """A checked chat request: messages and variables for the model's template, and the tools that it is shown."""
 
     model: str | None
     messages: tuple[Mapping[str, Any], ...]
     template: Mapping[str, Any]
     options: AnswerOptions
+    tools: ToolUse = field(default_factory=ToolUse)
+    reasoning_effort: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A checked completion request: the prompt is text, or token ids."""
+    """A checked completion request: each prompt is text, or token ids. With `echo` answers begin with their prompt."""
 
     model: str | None
-    prompt: str | tuple[int, ...]
+    prompts: tuple[str | tuple[int, ...], ...]
     options: AnswerOptions
+    echo: bool = False
 
 
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
@@ -76,24 +90,69 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     chat = convert(body, ChatBody)
     if chat.store:
         raise InvalidField("store is not supported here; leave it out or send false", "store")
-    template = chat.chat_template_kwargs or {}
-    for name in sorted(_RESERVED_VARIABLES.intersection(template)):
-        raise InvalidField(f"chat_template_kwargs may not set {name}", f"chat_template_kwargs.{name}")
-    limit = chat.max_completion_tokens
-    if limit is not None and chat.max_tokens not in (None, limit):
-        raise InvalidField("max_tokens and max_completion_tokens differ; send one of them", "max_tokens")
-    options = _options(chat, chat.max_tokens if limit is None else limit)
-    return ChatRequest(chat.model, template_messages(chat.messages), template, options)
+    options = _options(chat, _chat_limit(chat), _chat_logprobs(chat))
+    parallel = chat.parallel_tool_calls is not False
+    tools = tool_use(chat.tools, body.get("tools"), chat.tool_choice, parallel)
+    _check_forms(tools, options)
+    messages = template_messages(chat.messages)
+    return ChatRequest(chat.model, messages, _template(chat), options, tools, chat.reasoning_effort)
 
 
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Check the body of a completion call. Raises InvalidField."""
     openai_fields.check_fields(body, CompletionBody.__struct_fields__, openai_fields.COMPLETIONS)
     completion = convert(body, CompletionBody)
-    return CompletionRequest(completion.model, _prompt(completion.prompt), _options(completion, completion.max_tokens))
+    options = _options(completion, completion.max_tokens, completion.logprobs)
+    prompts = _prompts(completion.prompt)
+    if len(prompts) * options.n > MAX_PROMPTS:
+        raise InvalidField(f"n: at most {MAX_PROMPTS} answers are made of all prompts together", "n")
+    echo = bool(completion.echo)
+    if echo and options.logprobs is not None:
+        raise InvalidField("echo: a prompt has no logprobs here; leave out echo or logprobs", "echo")
+    if echo and not all(isinstance(prompt, str) for prompt in prompts):
+        raise InvalidField("echo needs prompts that are text; leave it out with token ids", "echo")
+    return CompletionRequest(completion.model, prompts, options, echo)
 
 
-def _options(body: GenerationBody, max_tokens: int | None) -> AnswerOptions:
+def _template(chat: ChatBody) -> Mapping[str, Any]:
+    template = chat.chat_template_kwargs or {}
+    for name in sorted(_RESERVED_VARIABLES.intersection(template)):
+        raise InvalidField(f"chat_template_kwargs may not set {name}", f"chat_template_kwargs.{name}")
+    if chat.reasoning_effort is not None and "reasoning_effort" in template:
+        where = "chat_template_kwargs.reasoning_effort"
+        raise InvalidField("reasoning_effort and its template variable are the same; send one of them", where)
+    return template
+
+
+def _chat_limit(chat: ChatBody) -> int | None:
+    limit = chat.max_completion_tokens
+    if limit is not None and chat.max_tokens not in (None, limit):
+        raise InvalidField("max_tokens and max_completion_tokens differ; send one of them", "max_tokens")
+    return chat.max_tokens if limit is None else limit
+
+
+def _chat_logprobs(chat: ChatBody) -> int | None:
+    if chat.logprobs:
+        return chat.top_logprobs or 0
+    if chat.top_logprobs:
+        raise InvalidField("top_logprobs needs logprobs: true", "top_logprobs")
+    return None
+
+
+def _check_forms(tools: ToolUse, options: AnswerOptions) -> None:
+    """A form holds for all of an answer, so that a model which keeps to it can make no calls."""
+    if tools.must_call:
+        _refuse_with_form(options, "tool_choice")
+    guide = options.guide
+    if guide is None or not tools.tools:
+        return
+    if tools.must_call:
+        raise InvalidField(f"tool_choice cannot be combined with {guide.param}; send one of them", "tool_choice")
+    message = f"{guide.param} leaves no way to call tools; leave tools out, or send tool_choice none"
+    raise InvalidField(message, guide.param)
+
+
+def _options(body: GenerationBody, max_tokens: int | None, logprobs: int | None) -> AnswerOptions:
     stream = body.stream_options or StreamOptions()
     for name, wanted in (
         ("include_obfuscation", stream.include_obfuscation),
@@ -101,11 +160,40 @@ def _options(body: GenerationBody, max_tokens: int | None) -> AnswerOptions:
     ):
         if wanted:
             raise InvalidField(f"stream_options.{name} is not supported here", f"stream_options.{name}")
-    sampling = SamplingSettings(
+    min_tokens = body.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidField(f"min_tokens: {min_tokens} is more than max_tokens allows, {max_tokens}", "min_tokens")
+    options = AnswerOptions(
+        sampling=_sampling(body, max_tokens),
+        logit_bias=_biases(body.logit_bias or {}),
+        stream=bool(body.stream),
+        include_usage=bool(stream.include_usage),
+        n=body.n or 1,
+        min_tokens=min_tokens,
+        ignore_eos=bool(body.ignore_eos),
+        logprobs=logprobs,
+        guide=wanted_guide(body),
+    )
+    if options.guide is not None:
+        _refuse_with_form(options, options.guide.param)
+    return options
+
+
+def _refuse_with_form(options: AnswerOptions, form: str) -> None:
+    """A form ends where it ends: nothing but an end token can follow."""
+    for name, wanted in (("min_tokens", options.min_tokens), ("ignore_eos", options.ignore_eos)):
+        if wanted:
+            raise InvalidField(f"{name} cannot be combined with {form}, which says itself where the answer ends", name)
+
+
+def _sampling(body: GenerationBody, max_tokens: int | None) -> SamplingSettings:
+    return SamplingSettings(
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=body.top_k,
         min_p=body.min_p,
+        xtc_probability=body.xtc_probability,
+        xtc_threshold=body.xtc_threshold,
         seed=_seed(body.seed),
         max_tokens=max_tokens,
         stop=(body.stop,) if isinstance(body.stop, str) else _tuple(body.stop),
@@ -113,7 +201,6 @@ def _options(body: GenerationBody, max_tokens: int | None) -> AnswerOptions:
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
     )
-    return AnswerOptions(sampling, _biases(body.logit_bias or {}), bool(body.stream), bool(stream.include_usage))
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
@@ -135,15 +222,20 @@ def _biases(biases: Mapping[str, float]) -> dict[int, float]:
     return {int(token): bias for token, bias in biases.items()}
 
 
-def _prompt(prompt: str | Sequence[str | int | list[int]]) -> str | tuple[int, ...]:
+def _prompts(prompt: str | Sequence[str | int | list[int]]) -> tuple[str | tuple[int, ...], ...]:
     if isinstance(prompt, str):
-        return prompt
-    first = prompt[0]
-    if isinstance(first, int):
-        return _token_ids(prompt, "prompt")
-    if len(prompt) > 1:
-        raise InvalidField("prompt: several prompts in one request are not supported; send one request each", "prompt")
-    return first if isinstance(first, str) else _token_ids(first, "prompt[0]")
+        return (prompt,)
+    if isinstance(prompt[0], int):
+        return (_token_ids(prompt, "prompt"),)
+    if len(prompt) > MAX_PROMPTS:
+        raise InvalidField(f"prompt: at most {MAX_PROMPTS} prompts are taken in one request", "prompt")
+    return tuple(_one_prompt(each, f"prompt[{index}]") for index, each in enumerate(prompt))
+
+
+def _one_prompt(prompt: str | int | list[int], place: str) -> str | tuple[int, ...]:
+    if isinstance(prompt, int):
+        raise InvalidField(f"{place}: expected text or an array of token ids, as before it", place)
+    return prompt if isinstance(prompt, str) else _token_ids(prompt, place)
 
 
 def _token_ids(tokens: Sequence[str | int | list[int]], place: str) -> tuple[int, ...]:

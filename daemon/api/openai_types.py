@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from mlxd.daemon.api.openai_guides import Choices, GuideText, ResponseFormat, Schema, StructuredOutputs
 from mlxd.daemon.api.openai_messages import Messages
+from mlxd.daemon.api.openai_tools import Tool, ToolChoice
 
 MAX_COUNT = 2**53
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_BIASES = 1024
 MAX_REPETITION_PENALTY = 10.0
+MAX_N = 16
+MAX_PROMPTS = 128
+MAX_LOGPROBS = 20
+MAX_TOOLS = 512
 
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,17 +42,28 @@ class GenerationBody(Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     max_tokens: Count | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None = None
+    ignore_eos: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=MAX_COUNT)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    xtc_probability: Annotated[float, Meta(ge=0, le=1)] | None = None
+    xtc_threshold: Annotated[float, Meta(ge=0, le=0.5)] | None = None
     seed: int | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=MAX_REPETITION_PENALTY)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)] | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: Schema | None = None
+    guided_regex: GuideText | None = None
+    guided_grammar: GuideText | None = None
+    guided_choice: Choices | None = None
+    structured_outputs: StructuredOutputs | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
@@ -60,6 +79,11 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: Messages
     max_completion_tokens: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Effort | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
 
@@ -68,3 +92,5 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    echo: bool | None = None
+    logprobs: TopLogprobs | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -13,7 +13,7 @@ from itertools import count
 from msgspec import Struct
 
 from mlxd.engines.engine import Engine
-from mlxd.engines.types import RequestState, RequestStatus, Usage
+from mlxd.engines.types import RequestState, RequestStatus
 from mlxd.registry.residency import Waiter
 
 
@@ -46,9 +46,21 @@ class RequestView(Struct, frozen=True):
     key: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A sequence as its engine sees it, with its place among those that wait there."""
+
+    status: RequestStatus
+    place: int | None
+
+
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request from its arrival to its last byte; `since` is monotonic seconds."""
+    """One request from its arrival to its last byte; `since` is monotonic seconds.
+
+    In its engine it is one sequence for each answer that it asked for. `ended_tokens` are those of sequences that have
+    ended.
+    """
 
     id: str
     model: str
@@ -58,18 +70,25 @@ class LiveRequest:
     phase: Phase = Phase.QUEUED
     engine: Engine | None = None
     prompt_tokens: int = 0
+    ended_tokens: int = 0
+    sequences: tuple[str, ...] = ()
     _cancelled: bool = False
     _scope: asyncio.Timeout | None = None
 
-    def admit(self, engine: Engine) -> None:
-        """The engine has the request now, and cancels it."""
+    def sequence_id(self, place: int) -> str:
+        """The engine's id for one of the sequences. No request can be called so: "#" is in no id that is taken."""
+        return f"{self.id}#{place}" if place else self.id
+
+    def admit(self, engine: Engine, sequences: int) -> None:
+        """The engine has the request now, as so many sequences, and cancels it."""
         self.phase = Phase.ADMITTED
         self.engine = engine
+        self.sequences = tuple(map(self.sequence_id, range(sequences)))
 
     def cancel(self) -> bool:
         """End it on purpose; its reader gets what was generated. False when it has ended already."""
         if self.engine is not None:
-            return self.engine.cancel(self.id)
+            return sum(map(self.engine.cancel, self.sequences)) > 0
         if not self._cancelled:
             self._cancelled = True
             if self._scope is not None:
@@ -122,37 +141,31 @@ class RunningRequests:
         """All live requests, oldest first; `waiting` is who waits for a model, in order."""
         places = {waiter.request_id: place for place, waiter in enumerate(waiting, start=1)}
         engines = {id(request.engine): request.engine for request in self._live.values() if request.engine is not None}
-        inside: dict[tuple[int, str], tuple[RequestStatus, int | None]] = {}
-        for key, engine in engines.items():
-            for status, place in _placed(engine.requests()):
-                inside[key, status.id] = status, place
-        return [self._view(request, places, inside) for request in self._live.values()]
+        inside = {key: _placed(engine.requests()) for key, engine in engines.items()}
+        return [self._view(request, places, inside.get(id(request.engine), {})) for request in self._live.values()]
 
     def _view(
-        self,
-        request: LiveRequest,
-        places: dict[str | None, int],
-        inside: dict[tuple[int, str], tuple[RequestStatus, int | None]],
+        self, request: LiveRequest, places: Mapping[str | None, int], inside: Mapping[str, Placed]
     ) -> RequestView:
-        age = self._clock() - request.since
-        early = RequestStatus(request.id, RequestState.WAITING, age, Usage(request.prompt_tokens))
-        status, place = inside.get((id(request.engine), request.id), (early, None))
-        state, waiting_for = str(status.state), status.waiting_for
-        if request.phase is not Phase.ADMITTED:
-            state = str(request.phase)
+        found = [inside[sequence] for sequence in request.sequences if sequence in inside]
+        foremost = min(found, key=_distance, default=None)
+        state, waiting_for, place = str(request.phase), None, None
+        if foremost is not None:
+            state, waiting_for, place = str(foremost.status.state), foremost.status.waiting_for, foremost.place
         if request.phase is Phase.QUEUED:
             place, waiting_for = places.get(request.id), "model"
+        rates = [each.status.decode_tps for each in found if each.status.decode_tps is not None]
         return RequestView(
             id=request.id,
             model=request.model,
             api=request.api,
             state=state,
             position=place,
-            age_s=round(age, 3),
-            prompt_tokens=status.usage.prompt_tokens,
-            cached_tokens=status.usage.cached_tokens,
-            completion_tokens=status.usage.completion_tokens,
-            decode_tps=status.decode_tps,
+            age_s=round(self._clock() - request.since, 3),
+            prompt_tokens=request.prompt_tokens,
+            cached_tokens=foremost.status.usage.cached_tokens if foremost is not None else 0,
+            completion_tokens=request.ended_tokens + sum(each.status.usage.completion_tokens for each in found),
+            decode_tps=sum(rates) if rates else None,
             waiting_for=waiting_for,
             key=request.key,
         )
@@ -163,7 +176,12 @@ class RunningRequests:
         return next(name for number in count(2) if (name := f"{wanted}-{number}") not in self._live)
 
 
-def _placed(statuses: Iterable[RequestStatus]) -> Iterator[tuple[RequestStatus, int | None]]:
+def _placed(statuses: Iterable[RequestStatus]) -> dict[str, Placed]:
     places = count(1)
-    for status in statuses:
-        yield status, next(places) if status.state is RequestState.WAITING else None
+    return {
+        status.id: Placed(status, next(places) if status.state is RequestState.WAITING else None) for status in statuses
+    }
+
+
+def _distance(placed: Placed) -> tuple[int, int]:
+    return list(RequestState)[::-1].index(placed.status.state), placed.place or 0
