@@ -33,8 +33,9 @@ from smollm2 import smollm2_folder
 from tiny_models import build_tiny_model, cached
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the big bad wolf"
-# End tokens of the tiny models and of SmolLM2: a stream that is measured must not end by itself.
-NO_END = {"0": -100, "2": -100}
+# A stream that is measured must not end, and each of its tokens must show at once: without the end tokens of the tiny
+# models and of SmolLM2, and without SmolLM2's single space, which waits for the token after it.
+STEADY = {"0": -100, "2": -100, "216": -100}
 DISK = 'engine = { prefix_cache_disk = "4GB" }\n'
 
 
@@ -63,7 +64,7 @@ class Client:
             "messages": [{"role": "user", "content": text}],
             "max_tokens": max_tokens,
             "temperature": 0,
-            "logit_bias": NO_END,
+            "logit_bias": STEADY,
             "stream": True,
         }
         async with self._session.post(f"{self._server.url}/v1/chat/completions", json=body) as response:

@@ -9,6 +9,7 @@ advances with every step, or is a read that ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from mlxd.engines.backend import ModelRunner
 from mlxd.engines.sequence import Sequence
@@ -16,6 +17,8 @@ from mlxd.engines.types import EngineConfig, RequestState
 
 # Tokens that must be saved for a prompt to wait for another's cache.
 LEAST_SHARED = 64
+# Waiting sequences that are looked at in one step: comparing prompts takes time from those that decode.
+LOOK_AHEAD = 32
 
 
 class Admission:
@@ -35,7 +38,7 @@ class Admission:
             return None
         short = self._runner.short_prompt
         long_is_under_way = any(sequence.uncached_tokens > short for sequence in prefilling)
-        for sequence in waiting:
+        for sequence in islice(waiting, LOOK_AHEAD):
             if sequence.awaits_prefix:
                 continue
             if long_is_under_way and self._uncached(sequence) > short:
@@ -48,11 +51,11 @@ class Admission:
         changes = self._runner.prefixes.changes
         if sequence.looked_up_at != changes:
             sequence.looked_up_at = changes
-            sequence.cached_tokens = self._runner.prefixes.cached_tokens(sequence.request.prompt)
+            sequence.cached_tokens = self._runner.prefixes.cached_tokens(sequence.tokens)
         return sequence.uncached_tokens
 
     def _should_wait_for(self, sequence: Sequence, other: Sequence) -> bool:
-        shared = self._runner.prefixes.shared_tokens(sequence.request.prompt, other.request.prompt)
+        shared = self._runner.prefixes.shared_tokens(sequence.tokens, other.tokens)
         if shared < LEAST_SHARED:
             return False
         saved = shared - (len(sequence.request.prompt) - self._uncached(sequence))

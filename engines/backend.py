@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from mlxd.engines.token_arrays import Prompt
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import DraftStats, EngineConfig, LoadProgress, ModelInfo, Request, TokenLogprobs, ToolCall
 
@@ -81,16 +82,16 @@ class Prefixes(Protocol):
     def use_headroom(self, headroom: Callable[[], int | None]) -> None:
         """Keep no more than `headroom` has; None for no limit."""
 
-    def cached_tokens(self, prompt: Sequence[int]) -> int:
+    def cached_tokens(self, prompt: Prompt) -> int:
         """How many tokens of a prompt need not be processed again."""
 
-    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
+    def shared_tokens(self, prompt: Prompt, other: Prompt) -> int:
         """How many tokens of `prompt` the cache of `other` will give once it is processed; 0 if it is not kept."""
 
     def trim(self, max_bytes: int) -> int:
         """Keep at most so many bytes; the bytes that are free now."""
 
-    def restore(self, prompt: Sequence[int], done: Callable[[Any], None]) -> bool:
+    def restore(self, prompt: Prompt, done: Callable[[Any], None]) -> bool:
         """Begin to read what is on the disk for a prompt, if that is more than what is in memory.
 
         `done` is then called once, on another thread, with what `adopt` takes.

@@ -153,12 +153,17 @@ def _grammar(guide: Guide) -> str:
             case GuideKind.JSON_SCHEMA:
                 return f"start: %json {json_schema(guide.text)}" + _LET_THE_MODEL_TOKENIZE
             case GuideKind.REGEX:
-                (grammar,) = json.loads(LLMatcher.grammar_from_regex(guide.text))["grammars"]
-                return str(grammar["lark_grammar"]) + _LET_THE_MODEL_TOKENIZE
+                return f"start: {regex_rule(guide.text)}" + _LET_THE_MODEL_TOKENIZE
             case GuideKind.GRAMMAR:
                 return guide.text + _LET_THE_MODEL_TOKENIZE
     except ValueError as error:  # a lone surrogate, or JSON that cannot be read
         raise InvalidRequest(plain_reason(error)) from error
+
+
+def regex_rule(text: str) -> str:
+    """A regular expression as the right side of a rule. Raises ValueError."""
+    (grammar,) = json.loads(LLMatcher.grammar_from_regex(text))["grammars"]
+    return str(grammar["lark_grammar"]).removeprefix("start:").strip()
 
 
 def json_schema(text: str, item_separator: str = ",", key_separator: str = ":") -> str:

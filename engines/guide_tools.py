@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxd.engines.errors import InvalidRequest
-from mlxd.engines.guidance import json_schema, plain_reason
+from mlxd.engines.guidance import json_schema, plain_reason, regex_rule
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import Guide, GuideKind
 
@@ -55,16 +55,17 @@ class ToolGrammar:
         self._wrapper = wrapper
         self._syntax = _syntax(wrapper)
 
-    def guide(self, tools: Sequence[Mapping[str, Any]], *, one: bool) -> Guide:
-        """A guide for one call, or for one or more, of any of `tools`. Raises InvalidRequest."""
+    def guide(self, tools: Sequence[Mapping[str, Any]], *, one: bool, form: Guide | None) -> Guide:
+        """A guide for one call, or for one or more, of any of `tools`, or for `form` instead. Raises InvalidRequest."""
         syntax = self._syntax
         if syntax is None:
             raise InvalidRequest("calls cannot be required of this model, as its call syntax is not JSON; use auto")
         calls = [self._call(syntax, tool["function"], index) for index, tool in enumerate(tools)]
         names = " | ".join(f"call_{index}" for index in range(len(calls)))
         more = "" if one else f" ({self._pieces((syntax.separator,))} call)*"
-        start = f"start: {self._pieces(syntax.opening)} call{more} {self._pieces(syntax.closing)}"
-        return Guide(GuideKind.GRAMMAR, "\n".join([start, f"call: {names}", *calls]))
+        start = f"{self._pieces(syntax.opening)} call{more} {self._pieces(syntax.closing)}"
+        rules = [f"start: {start}"] if form is None else ["start: calls | form", f"calls: {start}", _form_rule(form)]
+        return Guide(GuideKind.GRAMMAR, "\n".join([*rules, f"call: {names}", *calls]))
 
     def _call(self, syntax: CallSyntax, function: Mapping[str, Any], index: int) -> str:
         name = str(function["name"])
@@ -90,18 +91,39 @@ class ToolGrammar:
 
 
 def guide_for_tools(
-    tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]], name: str | None, *, parallel: bool = True
+    tokenizer: Tokenizer,
+    tools: Sequence[Mapping[str, Any]],
+    name: str | None,
+    *,
+    parallel: bool = True,
+    form: Guide | None = None,
 ) -> Guide:
-    """A guide for an answer that is calls of `tools` (OpenAI's tool objects), at least one.
+    """A guide for an answer that is calls of `tools` (OpenAI's tool objects), at least one, or has `form` instead.
 
-    With `name` it is exactly one call of that function; without `parallel` exactly one of any. Raises
-    InvalidRequest when the model's call syntax cannot be written, or parameters are no JSON Schema.
+    With `name` it is exactly one call of that function; without `parallel` exactly one of any. Raises InvalidRequest
+    when the model's call syntax cannot be written, parameters are no JSON Schema, or `form` is a grammar.
     """
     wanted = [tool for tool in tools if name is None or tool["function"]["name"] == name]
     if not wanted:
         raise InvalidRequest("there is no function to call")
     grammar = tokenizer.once(ToolGrammar, ToolGrammar)
-    return grammar.guide(wanted, one=name is not None or not parallel)
+    return grammar.guide(wanted, one=name is not None or not parallel, form=form)
+
+
+def _form_rule(form: Guide) -> str:
+    """The rule `form` of a grammar. Raises InvalidRequest."""
+    try:
+        match form.kind:
+            case GuideKind.JSON_SCHEMA:
+                return f"form: %json {json_schema(form.text)}"
+            case GuideKind.REGEX:
+                return f"form: {regex_rule(form.text)}"
+            case GuideKind.GRAMMAR:
+                raise InvalidRequest(
+                    "a grammar cannot be combined with tools; leave tools out, or send tool_choice none"
+                )
+    except ValueError as error:
+        raise InvalidRequest(plain_reason(error)) from error
 
 
 def _syntax(wrapper: Any) -> CallSyntax | None:

@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxd.engines.cache_layers import CacheShape, detach
-from mlxd.engines.prefix_cache import (
-    LEAST_TOKENS,
-    PrefixCache,
-    PrefixEntry,
-    PrefixHit,
-    token_array,
-    usable_length,
-)
+from mlxd.engines.prefix_cache import LEAST_TOKENS, PrefixCache, PrefixEntry, PrefixHit
 from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.token_arrays import Prompt, token_array, usable_length
 
 # Seconds that a model's unload may take for writing what is kept.
 SPILL_TIMEOUT = 10.0
@@ -59,18 +53,18 @@ class KeptPrefixes:
         """Keep no more than `headroom` has, in bytes; None for no limit."""
         self._headroom = headroom
 
-    def cached_tokens(self, prompt: Sequence[int]) -> int:
+    def cached_tokens(self, prompt: Prompt) -> int:
         """How many tokens of a prompt need not be processed again."""
         return self._cache.match_length(prompt)
 
-    def shared_tokens(self, prompt: Sequence[int], other: Sequence[int]) -> int:
+    def shared_tokens(self, prompt: Prompt, other: Prompt) -> int:
         """How many tokens of `prompt` the cache of `other` will give once it is processed; 0 if it is not kept."""
         if not self.active or len(other) * self._limits.token_bytes > self._limits.max_bytes:
             return 0
         trimmable = self._shape.is_trimmable(len(other) - 1)
         return usable_length(token_array(other[:-1]), token_array(prompt), trimmable=trimmable)
 
-    def match(self, prompt: Sequence[int]) -> PrefixHit | None:
+    def match(self, prompt: Prompt) -> PrefixHit | None:
         """The longest prefix that is in memory."""
         return self._cache.match(prompt)
 
@@ -93,7 +87,7 @@ class KeptPrefixes:
         self._cache.trim(max_bytes)
         return before - self.nbytes
 
-    def restore(self, prompt: Sequence[int], done: Callable[[PrefixEntry | None], None]) -> bool:
+    def restore(self, prompt: Prompt, done: Callable[[PrefixEntry | None], None]) -> bool:
         """Begin to read what is on the disk for a prompt, if that is more than what is in memory.
 
         `done` is then called once, on the disk's thread, with what `adopt` takes.

@@ -30,7 +30,9 @@ class PrefillPacer:
             return
         fixed = min(self._decode_seconds, seconds / 2)
         newest, known = (seconds - fixed) / tokens, self._seconds_per_token
-        self._seconds_per_token = newest if known is None else _NEWEST * newest + (1 - _NEWEST) * known
+        # a slow step counts in full at once, a fast one little by little: what was just slow may be so again
+        faster = known is not None and newest < known
+        self._seconds_per_token = _NEWEST * newest + (1 - _NEWEST) * known if faster and known else newest
 
     def observe_decode(self, seconds: float) -> None:
         """A step decoded for so many seconds."""

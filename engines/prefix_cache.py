@@ -13,11 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
 
-Tokens = npt.NDArray[np.int32]
+from mlxd.engines.token_arrays import Prompt, Tokens, common_length, token_array, usable_length
 
 # Shorter prefixes cost more to keep than to process again.
 LEAST_TOKENS = 16
@@ -71,11 +69,11 @@ class PrefixCache:
         """What is held, the least recently used first."""
         return tuple(self._entries.values())
 
-    def match_length(self, prompt: Sequence[int]) -> int:
+    def match_length(self, prompt: Prompt) -> int:
         """How many tokens `match` would give."""
         return self._find(token_array(prompt))[1]
 
-    def match(self, prompt: Sequence[int]) -> PrefixHit | None:
+    def match(self, prompt: Prompt) -> PrefixHit | None:
         """The longest prefix held, without the prompt's last token, which has to be processed for its logits."""
         key, length = self._find(token_array(prompt))
         if key is None:
@@ -145,21 +143,3 @@ class PrefixCache:
             if common_length(entry.tokens, new.tokens) == len(entry.tokens):
                 del self._entries[key]
                 self._nbytes -= entry.nbytes
-
-
-def token_array(tokens: Sequence[int]) -> Tokens:
-    """Token ids as they are compared."""
-    return np.asarray(tokens, dtype=np.int32)
-
-
-def common_length(first: Tokens, second: Tokens) -> int:
-    """How many tokens two sequences share from their start."""
-    length = min(len(first), len(second))
-    differs = first[:length] != second[:length]
-    return int(differs.argmax()) if differs.any() else length
-
-
-def usable_length(held: Tokens, prompt: Tokens, *, trimmable: bool) -> int:
-    """How many tokens of `prompt`, its last one excluded, the cache after `held` can give."""
-    shared = common_length(held, prompt[:-1])
-    return shared if trimmable or shared == len(held) else 0

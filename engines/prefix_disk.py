@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx_lm.models import cache as mlx_caches
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
 
-from mlxd.engines.prefix_cache import LEAST_TOKENS, PrefixEntry, Tokens, common_length, token_array, usable_length
+from mlxd.engines.prefix_cache import LEAST_TOKENS, PrefixEntry
 from mlxd.engines.prefix_files import (
     DATA,
     NAME,
@@ -30,6 +30,7 @@ from mlxd.engines.prefix_files import (
     whole_file,
 )
 from mlxd.engines.prefix_folder import PrefixFolder
+from mlxd.engines.token_arrays import Prompt, Tokens, common_length, token_array, usable_length
 
 # Entries that wait to be written hold memory: so many at most, and one alone above so many bytes.
 MOST_QUEUED = 2
@@ -83,7 +84,7 @@ class PrefixDisk:
             self._joined = True
         self._folder.join(self._identity)
 
-    def find(self, prompt: Sequence[int]) -> tuple[str, int] | None:
+    def find(self, prompt: Prompt) -> tuple[str, int] | None:
         """The entry that gives the most tokens of a prompt but its last, and how many; the smallest of equals."""
         wanted = token_array(prompt)
         head = wanted[:LEAST_TOKENS].tobytes()

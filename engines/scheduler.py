@@ -108,7 +108,7 @@ class Scheduler:
         wanted = request.sampling.max_tokens
         limit = room if wanted is None else min(wanted, room)
         sequence = Sequence(request, arrived, max_tokens=limit)
-        sequence.awaits_prefix = self._runner.prefixes.restore(request.prompt, partial(self._on_restored, request.id))
+        sequence.awaits_prefix = self._runner.prefixes.restore(sequence.tokens, partial(self._on_restored, request.id))
         self._waiting.append(sequence)
 
     def abort(self, request_id: str) -> bool:

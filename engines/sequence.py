@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from mlxd.engines.backend import Admitted, TextPiece, TextStream, TokenEvent
+from mlxd.engines.token_arrays import Tokens, token_array
 from mlxd.engines.types import (
     FinishReason,
     Request,
@@ -17,7 +19,7 @@ from mlxd.engines.types import (
 )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Sequence:
     """Mutable books of one request; times are the scheduler's clock in seconds."""
 
@@ -38,6 +40,11 @@ class Sequence:
     cached_tokens: int = 0
     looked_up_at: int | None = None
     held_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """The prompt in a form that is quick to compare."""
+        return token_array(self.request.prompt)
 
     @property
     def uncached_tokens(self) -> int:

@@ -20,9 +20,10 @@ from mlx_lm.utils import load_model
 
 from mlxd.engines.backend import mlx_backend
 from mlxd.engines.cache_layers import detach
-from mlxd.engines.prefix_cache import PrefixEntry, token_array
+from mlxd.engines.prefix_cache import PrefixEntry
 from mlxd.engines.prefix_disk import PrefixDisk
 from mlxd.engines.prefix_folder import PrefixFolder
+from mlxd.engines.token_arrays import token_array
 
 PLENTY = 2**30
 IDENTITY, OTHER = "0123456789abcdef" * 2, "f" * 32

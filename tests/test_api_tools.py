@@ -11,6 +11,7 @@ from api_fakes import HELLO, events, last, serving
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from mlxd.daemon.api import openai_tools
+from mlxd.daemon.api.openai_guides import ANY_OBJECT
 from mlxd.daemon.api.openai_requests import parse_chat
 from mlxd.daemon.api.refusals import ApiError
 from mlxd.engines.errors import InvalidRequest
@@ -35,9 +36,11 @@ def calls(*made, text="", reasoning="", finish=None):
 @pytest.fixture
 def guided(monkeypatch):
     """What was asked of the maker of grammars, which gives `A_GUIDE`; `refusals` are what its compiler says."""
-    asked = []
+    asked, forms = [], []
 
-    def make(tokenizer, tools, name, *, parallel):
+    def make(tokenizer, tools, name, *, parallel, form):
+        if form is not None:
+            forms.append(form)
         asked.append(([tool["function"]["name"] for tool in tools], name, parallel))
         return A_GUIDE
 
@@ -49,7 +52,7 @@ def guided(monkeypatch):
     refusals = []
     monkeypatch.setattr(openai_tools, "guide_for_tools", make)
     monkeypatch.setattr(openai_tools, "check_guide", check)
-    return SimpleNamespace(asked=asked, refusals=refusals)
+    return SimpleNamespace(asked=asked, forms=forms, refusals=refusals)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,6 @@ def guided(monkeypatch):
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"function_call": "auto"}, "function_call"),
-        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "response_format"),
-        ({"tools": [WEATHER], "guided_regex": "x"}, "guided_regex"),
         ({"tools": [WEATHER], "tool_choice": "required", "min_tokens": 1}, "min_tokens"),
         ({"tools": [WEATHER], "tool_choice": "required", "guided_regex": "x"}, "tool_choice"),
     ],
@@ -166,6 +167,13 @@ async def test_a_call_that_must_be_made_is_a_form_of_the_answer(guided):
     assert guided.asked == [(names, None, True), (names, "clock", False), (["clock"], None, False)]
 
 
+async def test_an_answer_with_a_form_may_be_a_call_instead(guided):
+    async with serving() as served:
+        request, offered = await given(served, tools=[WEATHER], response_format={"type": "json_object"})
+        assert (request.sampling.guide, offered) == (A_GUIDE, (WEATHER,))
+    assert guided.forms == [ANY_OBJECT]
+
+
 async def test_tools_whose_parameters_cannot_be_compiled_cannot_be_required(guided):
     guided.refusals.append("it is too big")
     async with serving() as served:
@@ -175,7 +183,7 @@ async def test_tools_whose_parameters_cannot_be_compiled_cannot_be_required(guid
 
 
 async def test_a_model_whose_calls_have_no_grammar_refuses_to_be_made_to_call(monkeypatch):
-    def refuse(tokenizer, tools, name, *, parallel):
+    def refuse(tokenizer, tools, name, *, parallel, form):
         raise InvalidRequest("calls of this model cannot be written as a grammar")
 
     monkeypatch.setattr(openai_tools, "guide_for_tools", refuse)

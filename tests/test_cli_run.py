@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -162,6 +163,18 @@ def test_a_loading_note_passes_on_a_terminal(daemon, terminal):
         assert shown.end() == 0
     assert "\r\x1b[Kloading 41% eta 3s\r\x1b[KHello!\r\n" in shown.seen
     assert "keep-alive" not in shown.seen
+
+
+def thought(text):
+    return b"data: " + json.dumps({"choices": [{"delta": {"reasoning_content": text}}]}).encode() + b"\n\n"
+
+
+def test_what_a_model_thinks_passes_on_a_terminal_and_is_no_part_of_the_answer(daemon, terminal, ask):
+    daemon.chat = [thought("Let me\nsee"), thought(" now."), chunk("Hello"), DONE]
+    with terminal("Hi") as shown:
+        assert shown.end() == 0
+    assert "thinking: Let me see now.\r\x1b[KHello\r\n" in shown.seen
+    assert ask("Hi").stdout == b"Hello\n"
 
 
 def test_a_model_cannot_send_control_sequences_to_the_terminal(daemon, terminal):

@@ -64,6 +64,10 @@ async def test_greedy_answers_with_a_draft_are_those_of_the_model_alone(serving)
             alone = await api.text("plain", prompt, max_tokens=40)
             assert alone == await api.text("helped", prompt, max_tokens=40)
             assert alone == await api.text("helped", prompt, max_tokens=40)
+        draft = (await api.get("/admin/models/helped"))["engine"]["draft"]
+        assert 0 <= draft["accepted_tokens"] < draft["proposed_tokens"]
+        assert draft["acceptance_rate"] == draft["accepted_tokens"] / draft["proposed_tokens"]
+        assert "draft" not in (await api.get("/admin/models/plain"))["engine"]
     [event] = [event for event in serving.events() if event["event"] == "engine.not_batched"]
     assert (event["model"], event["draft_tokens"]) == ("helped", 4)
 

@@ -14,6 +14,7 @@ from mlxd.engines.guidance import GuideError, check_guide, guide_compiler
 from mlxd.engines.guide_follower import GuideFollower
 from mlxd.engines.guide_tools import guide_for_tools
 from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import Guide, GuideKind
 
 ODD_NAME = 'say "hé\\llo"'
 
@@ -137,6 +138,34 @@ def test_without_parallel_calls_there_is_exactly_one(model):
     guide = guide_for_tools(tokenizer, TOOLS, None, parallel=False)
     assert is_answer(tokenizer, guide, write(ADD_CALL))
     assert not is_answer(tokenizer, guide, write(ADD_CALL, GREET_CALL))
+
+
+@pytest.mark.parametrize(
+    ("form", "good", "bad"),
+    [
+        (
+            Guide(GuideKind.JSON_SCHEMA, '{"type":"object","properties":{"n":{"type":"integer"}}}'),
+            '{"n":1}',
+            '{"n":"x"}',
+        ),
+        (Guide(GuideKind.REGEX, "yes|no"), "yes", "maybe"),
+    ],
+    ids=["schema", "regex"],
+)
+def test_a_form_or_calls_are_an_answer_and_nothing_else(model, form, good, bad):
+    tokenizer, write = model
+    guide = guide_for_tools(tokenizer, TOOLS, None, form=form)
+    check_guide(tokenizer, guide)
+    assert is_answer(tokenizer, guide, good)
+    assert is_answer(tokenizer, guide, write(ADD_CALL))
+    for text in (bad, "", good + write(ADD_CALL), write(ADD_CALL) + good, write(("add", {"a": 1}))):
+        assert not is_answer(tokenizer, guide, text), text
+
+
+def test_a_grammar_beside_tools_is_refused(model):
+    tokenizer, _ = model
+    with pytest.raises(InvalidRequest, match="leave tools out"):
+        guide_for_tools(tokenizer, TOOLS, None, form=Guide(GuideKind.GRAMMAR, "start: /x/"))
 
 
 def test_what_the_guide_allows_is_what_the_parser_reads(model):

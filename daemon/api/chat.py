@@ -56,8 +56,7 @@ async def create(request: web.Request) -> web.StreamResponse:
         chat.tools.check(tokenizer)
         template = {**defaults, **effort_variables(tokenizer, chat.reasoning_effort), **chat.template}
         prompt = _tokens(chat, template, tokenizer, context_length)
-        guide = chat.options.guide
-        return Prepared([prompt], chat.tools.guide(tokenizer) if guide is None else guide.check(tokenizer))
+        return Prepared([prompt], chat.tools.guide(tokenizer, chat.options.guide))
 
     job = Job(
         id=request_id_of(request),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlxd.engines.types import EngineStats
+from mlxd.engines.types import DraftStats, EngineStats
 from mlxd.memory.footprint import Reading
 from mlxd.memory.parts import Parts
 from mlxd.registry.errors import Failure
@@ -110,6 +110,7 @@ def _load(load: LoadStatus | None) -> dict[str, Any] | None:
 def _engine(stats: EngineStats | None) -> dict[str, Any] | None:
     if stats is None:
         return None
+    draft = {} if stats.draft is None else {"draft": _draft(stats.draft)}
     return {
         "running": stats.running,
         "waiting": stats.waiting,
@@ -118,4 +119,10 @@ def _engine(stats: EngineStats | None) -> dict[str, Any] | None:
         "cached_tokens": stats.cached_tokens,
         "decode_tps": stats.decode_tps,
         "heartbeat_age_s": stats.heartbeat_age_s,
+        **draft,
     }
+
+
+def _draft(draft: DraftStats) -> dict[str, Any]:
+    rate = draft.accepted / draft.proposed if draft.proposed else None
+    return {"proposed_tokens": draft.proposed, "accepted_tokens": draft.accepted, "acceptance_rate": rate}

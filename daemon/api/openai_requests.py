@@ -140,16 +140,13 @@ def _chat_logprobs(chat: ChatBody) -> int | None:
 
 
 def _check_forms(tools: ToolUse, options: AnswerOptions) -> None:
-    """A form holds for all of an answer, so that a model which keeps to it can make no calls."""
-    if tools.must_call:
-        _refuse_with_form(options, "tool_choice")
-    guide = options.guide
-    if guide is None or not tools.tools:
+    """An answer that must be a call has no other form."""
+    if not tools.must_call:
         return
-    if tools.must_call:
-        raise InvalidField(f"tool_choice cannot be combined with {guide.param}; send one of them", "tool_choice")
-    message = f"{guide.param} leaves no way to call tools; leave tools out, or send tool_choice none"
-    raise InvalidField(message, guide.param)
+    _refuse_with_form(options, "tool_choice")
+    if options.guide is not None:
+        param = options.guide.param
+        raise InvalidField(f"tool_choice cannot be combined with {param}; send one of them", "tool_choice")
 
 
 def _options(body: GenerationBody, max_tokens: int | None, logprobs: int | None) -> AnswerOptions:

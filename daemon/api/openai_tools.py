@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from mlxd.daemon.api.openai_guides import WantedGuide
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.guidance import check_guide
@@ -69,18 +70,19 @@ class ToolUse:
             message = "this model makes no tool calls; leave tools out, or send tool_choice none"
             raise UnsupportedCapability(message, "tools")
 
-    def guide(self, tokenizer: Tokenizer) -> Guide | None:
-        """The form of an answer that has to be a call, known to compile; None if it need not be one.
+    def guide(self, tokenizer: Tokenizer, form: WantedGuide | None) -> Guide | None:
+        """The form of an answer, known to compile: a call if it has to be one, else `form` or a call.
 
         Takes a while, so not for the event loop. Raises InvalidField.
         """
-        if not self.must_call:
-            return None
+        if not self.tools or not (self.must_call or form):
+            return form.check(tokenizer) if form is not None else None
+        param, other = (form.param, form.guide) if form is not None else ("tool_choice", None)
         try:
-            guide = guide_for_tools(tokenizer, self.tools, self.name, parallel=self.max_calls != 1)
+            guide = guide_for_tools(tokenizer, self.tools, self.name, parallel=self.max_calls != 1, form=other)
             check_guide(tokenizer, guide)
         except InvalidRequest as error:
-            raise InvalidField(f"tool_choice: {error}", "tool_choice") from error
+            raise InvalidField(f"{param}: {error}", param) from error
         return guide
 
 

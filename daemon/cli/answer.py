@@ -43,6 +43,7 @@ class Sampling:
 
 class _Delta(msgspec.Struct, frozen=True):
     content: str | None = None
+    reasoning_content: str | None = None
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -78,20 +79,21 @@ async def _show(chunks: AsyncIterator[bytes], screen: AnswerScreen, url: str) ->
             elif event.data == _DONE:
                 return
             else:
-                screen.write(_text(event.data, url))
+                deltas = [choice.delta for choice in _chunk(event.data, url).choices]
+                screen.think("".join(delta.reasoning_content or "" for delta in deltas))
+                screen.write("".join(delta.content or "" for delta in deltas))
     raise CommandFailed(f"the daemon at {url} ended the answer before it was complete; its log says why")
 
 
-def _text(data: str, url: str) -> str:
-    """The new text in one event. Raises the failure that an error event carries."""
+def _chunk(data: str, url: str) -> _Chunk:
+    """What is new in one event. Raises the failure that an error event carries."""
     answer = _json(data)
     if isinstance(answer, dict) and "error" in answer:
         raise failure_from(_ERROR_STATUS, answer, url)
     try:
-        chunk = msgspec.convert(answer, _Chunk)
+        return msgspec.convert(answer, _Chunk)
     except msgspec.ValidationError as error:
         raise CommandFailed(f"{url} sent an event that is no part of an answer ({error})") from error
-    return "".join(choice.delta.content or "" for choice in chunk.choices)
 
 
 def _json(data: str) -> Any:

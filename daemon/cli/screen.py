@@ -8,6 +8,7 @@ import sys
 from mlxd.daemon.cli.plain import one_line, printable
 
 _CLEAR_LINE = "\r\x1b[K"
+_THOUGHT_SHOWN = 60
 
 
 class AnswerScreen:
@@ -15,6 +16,7 @@ class AnswerScreen:
 
     def __init__(self) -> None:
         self.text = ""
+        self._thought = ""
         self._to_terminal = sys.stdout.isatty()
         self._shows_notes = sys.stderr.isatty()
         self._has_note = False
@@ -28,6 +30,13 @@ class AnswerScreen:
         sys.stderr.write(_CLEAR_LINE + one_line(text, width))
         sys.stderr.flush()
         self._has_note = True
+
+    def think(self, piece: str) -> None:
+        """Show what the model thinks before it answers as a passing note: the end of it, on one line."""
+        if not piece:
+            return
+        self._thought = (self._thought + piece)[-_THOUGHT_SHOWN:]
+        self.note(f"thinking: {' '.join(self._thought.split())}")
 
     def write(self, piece: str) -> None:
         """Show the next piece of the answer at once."""
