@@ -22,14 +22,14 @@ from mlxd.engines.errors import (
 )
 from mlxd.engines.generation import Generation
 from mlxd.engines.lanes import Lane, LanePool
-from mlxd.engines.loop import (
+from mlxd.engines.loop import EngineLoop
+from mlxd.engines.messages import (
     Abort,
     AbortAll,
     Add,
     Cancel,
     Close,
     Closed,
-    EngineLoop,
     Inbox,
     Loaded,
     LoopEvent,

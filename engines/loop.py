@@ -9,107 +9,35 @@ import queue
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
 from mlxd.engines.backend import Backend, ModelRunner
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.messages import (
+    Abort,
+    AbortAll,
+    Add,
+    Cancel,
+    Close,
+    Closed,
+    Inbox,
+    Loaded,
+    LoopEvent,
+    Message,
+    Restored,
+    RoomMade,
+    Trim,
+    Trimmed,
+)
 from mlxd.engines.prefill_room import PrefillMemory
 from mlxd.engines.scheduler import Scheduler, StepResult
-from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, ModelInfo, Request, RequestStatus
+from mlxd.engines.types import EngineConfig, EngineStats, RequestStatus
 
 log = structlog.stdlib.get_logger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """A new request; `arrived` is on the loop's clock."""
-
-    request: Request
-    arrived: float
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """The reader of a request is gone, since `at` on the loop's clock."""
-
-    request_id: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """A request is ended on purpose, at `at` on the loop's clock; its reader keeps what was generated."""
-
-    request_id: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class AbortAll:
-    """Every request ends with this error."""
-
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class RoomMade:
-    """The answer to a PrefillEvictionRequest: look at the memory again."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What the disk had for a request, None for nothing."""
-
-    request_id: str
-    prefix: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Trim:
-    """Keep at most so many bytes of processed prompts; answered by Trimmed."""
-
-    max_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Drop everything; requests that are left end with this error."""
-
-    error: Exception
-
-
 # Seconds between snapshots for status calls while the set of live requests stays the same.
 NOTE_INTERVAL = 0.1
-
-Message = Add | Abort | Cancel | AbortAll | RoomMade | Restored | Trim | Close
-Inbox = queue.SimpleQueue[Message]
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The model is ready. The tokenizer may be used on any thread."""
-
-    info: ModelInfo
-    tokenizer: Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Trimmed:
-    """The answer to a Trim: what is over is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The model is gone and its memory was given back."""
-
-
-LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Trimmed | Closed
 
 
 class EngineLoop:
