@@ -45,6 +45,7 @@ soak: setup
 bench: setup
 	$(BIN)/python bench/startup.py
 	$(WITH_BLAS) $(BIN)/python bench/overhead.py
+	$(WITH_BLAS) $(BIN)/python bench/latency.py
 
 # Take the versions installed now as the ones that development and CI use.
 lock: setup

@@ -5,7 +5,9 @@ usage: latency.py [--model smollm2|tiny|micro] [--runs 5] [--words 1450] [--only
 
 gap        the longest pause of a decoding stream while a long prompt arrives, beside its pauses before
 ttft       time to first token of a short prompt: alone, and while four streams decode
-warm       time to first token of a long prompt: new, the same again, and after unload and load with the disk cache
+warm       time to first token of a long prompt: new, and the same again
+reload     the same after unload and load, with the disk cache (mlxd alone)
+cancel     from a client's departure, in a prompt and in an answer, until slot and memory were free (mlxd alone)
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,20 @@ class Client:
         started = time.perf_counter()
         moments = [moment async for moment in self.pieces(text, max_tokens)]
         return moments[0] - started
+
+    async def freed(self) -> tuple[float, float]:
+        """How many cancels there were, and the seconds until their memory was free, all together."""
+        async with self._session.get(f"{self._server.url}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        values = [
+            sum(
+                float(line.rpartition(" ")[2])
+                for line in lines
+                if line.startswith(f"mlxd_cancel_to_freed_seconds_{what}")
+            )
+            for what in ("count", "sum")
+        ]
+        return values[0], values[1]
 
     async def admin(self, method: str, path: str) -> Any:
         async with self._session.request(method, f"{self._server.url}{path}") as response:
@@ -150,6 +166,18 @@ async def reload(client: Client, words: int) -> dict[str, float]:
     return {"cold_ttft_s": cold, "reloaded_ttft_s": again, "ratio": again / cold}
 
 
+async def cancel(client: Client, words: int) -> dict[str, float]:
+    """Leave in the middle of a prompt, and again in the middle of an answer."""
+    count, seconds = await client.freed()
+    for text, wait in ((prompt_of(words, f"cancel {time.time_ns()}"), 1.0), (f"Go on, {time.time_ns()}", 2.0)):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await client.ttft(text, 4000)
+    await client.ttft("Hello", 2)
+    count_after, seconds_after = await client.freed()
+    return {"cancels": count_after - count, "freed_after_s": (seconds_after - seconds) / (count_after - count)}
+
+
 async def measure(server: Server, words: int, runs: int, parts: dict[str, Callable[..., Any]]) -> None:
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=timeout, read_bufsize=2**20) as session:
@@ -173,7 +201,7 @@ def main() -> None:
     parts = {"gap": gap, "ttft": short, "warm": warm}
     if arguments.only != "mlx_lm.server":
         with tempfile.TemporaryDirectory() as folder, mlxd(path, Path(folder), DISK) as server:
-            asyncio.run(measure(server, words, runs, {**parts, "reload": reload}))
+            asyncio.run(measure(server, words, runs, {**parts, "reload": reload, "cancel": cancel}))
     if arguments.only != "mlxd":
         with mlx_lm_server(path) as server:
             asyncio.run(measure(server, words, runs, parts))

@@ -37,7 +37,9 @@ class _Generator(BatchGenerator):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class Row:
-    """One row; `length` counts its tokens, `cached` those that the prefix cache gave. `keep_at` are prompt lengths."""
+    """One row; `length` counts its tokens, `cached` those that the prefix cache gave, `done` those of its prompt that
+    are processed. `keep_at` are prompt lengths.
+    """
 
     uid: int
     prompt: tuple[int, ...]
@@ -45,6 +47,7 @@ class Row:
     length: int
     logprobs: int | None = None
     prefilling: bool = True
+    done: int = 0
     fault: RowFault = field(default_factory=RowFault)
     keep_at: frozenset[int] = field(default_factory=frozenset)
 
@@ -89,6 +92,11 @@ class RowGroup:
     @property
     def prefilling(self) -> int:
         return sum(row.prefilling for row in self._rows.values())
+
+    @property
+    def depth(self) -> int:
+        """Tokens processed of the prompt that is furthest."""
+        return max((row.done for row in self._rows.values() if row.prefilling), default=0)
 
     @property
     def is_decoding(self) -> bool:
@@ -145,10 +153,11 @@ class RowGroup:
         reached = []
         for response in prompts:
             row = self._rows[response.uid]
+            row.done = row.cached + response.progress[0]
             if response.end_of_prompt:
                 row.prefilling = False
             elif response.end_of_segment:
-                reached.append((row, row.cached + response.progress[0]))
+                reached.append((row, row.done))
         return GroupStep(self._book(tokens), reached, stats.prompt_tokens, stats.prompt_time, stats.decode_time)
 
     def _book(self, responses: list[Any]) -> list[tuple[Row, Any]]:

@@ -151,7 +151,7 @@ class SpeculativeRunner:
         self._pacer.observe_decode(time.perf_counter() - started)
         prefilling = next((row for row in self._rows.values() if row.tokens is None), None)
         if prefilling is not None:
-            self._prefill(prefilling, self._pacer.chunk(1, decoding=bool(decoding)))
+            self._prefill(prefilling, self._pacer.chunk(1, decoding=bool(decoding), depth=prefilling.done))
         return RunnerStep(tokens=tuple(events), failed=self._remove_faulty())
 
     def rebuild(self) -> None:
@@ -170,7 +170,7 @@ class SpeculativeRunner:
             for model, layers in ((self._model, row.layers), (self._draft, row.draft_layers)):
                 model(tokens, cache=layers)
                 mx.eval([layer.state for layer in layers])
-            self._pacer.observe(size, time.perf_counter() - started)
+            self._pacer.observe(size, time.perf_counter() - started, depth=row.done)
             row.done += size
         if row.left == 0:
             self._keep(row)

@@ -73,6 +73,7 @@ class TextRunner:
             prompt,
             cached,
             length=len(prompt),
+            done=cached,
             logprobs=request.sampling.logprobs,
             fault=fault,
             keep_at=self._prefixes.checkpoints(cached, prompt),
@@ -102,11 +103,14 @@ class TextRunner:
     def step(self) -> RunnerStep:
         self._groups = [group for group in self._groups if len(group)]
         prefilling = sum(group.prefilling for group in self._groups)
-        chunk = self._pacer.chunk(prefilling, decoding=any(group.is_decoding for group in self._groups))
+        depth = max((group.depth for group in self._groups), default=0)
+        decoding = any(group.is_decoding for group in self._groups)
+        chunk = self._pacer.chunk(prefilling, decoding=decoding, depth=depth)
         steps = [group.step(chunk if group.prefilling else None) for group in self._groups]
         if prefilling:
             self._pacer.observe_decode(sum(step.decode_seconds for step in steps))
-            self._pacer.observe(sum(step.prompt_tokens for step in steps), sum(step.prompt_seconds for step in steps))
+            tokens, seconds = sum(step.prompt_tokens for step in steps), sum(step.prompt_seconds for step in steps)
+            self._pacer.observe(tokens, seconds, rows=prefilling, depth=depth)
         for group, step in zip(self._groups, steps, strict=True):
             self._keep_reached(group, step)
         failed = self._remove_faulty()
