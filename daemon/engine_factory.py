@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from mlxd.daemon.catalog import Catalog
 from mlxd.daemon.settings import EngineSettings, Settings
@@ -23,6 +24,8 @@ DEFAULT_CONTEXT = 4096
 LOAD_KV_TOKENS = 256
 # Of the soft limit, for kept prompt prefixes of one model; they give way to everything else.
 AUTO_PREFIX_CACHE = 0.1
+# Seconds that an unload may take for writing kept prefixes to the disk; an engine that closes too late is lost.
+MAX_SPILL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,15 @@ class EngineMaker:
                 max_stall=engine.max_stall,
                 prefix_cache_bytes=self._prefix_cache_bytes(engine),
                 prefix_disk_bytes=0 if engine.prefix_cache_disk == "off" else engine.prefix_cache_disk.bytes or 0,
+                prefix_spill_timeout=min(MAX_SPILL, self.settings.residency.unload_timeout / 2),
                 kv_bytes_per_token=spec.kv_bytes_per_token,
                 adapter=spec.adapter,
                 draft=spec.draft,
                 draft_tokens=engine.draft_tokens,
             ),
             self.lanes,
-            memory=PrefillMemory(prefill_price(estimate, engine), self.guard.headroom),
+            # each prompt is admitted on a reading of its own: an old one does not know what has started since
+            memory=PrefillMemory(prefill_price(estimate, engine), partial(self.guard.headroom, max_age=0.0)),
             prefill_eviction_callback=self.make_room(spec.name),
             on_dead=on_dead,
             on_freed=self.freed(spec.name),

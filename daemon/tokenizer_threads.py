@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from mlxd.engines.errors import InvalidRequest
+from mlxd.engines.errors import InvalidRequest, TokenizersBusy
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -85,25 +85,32 @@ class TokenizerThreads:
         self._own: dict[str, asyncio.Semaphore] = {}
 
     async def run(self, model: str, work: Callable[[], T]) -> T:
-        """The result of `work`, which runs on a thread. Raises what it raises, and InvalidRequest if it does not end.
+        """The result of `work`, which runs on a thread. Raises what it raises, InvalidRequest if it does not end, and
+        TokenizersBusy if no thread was free for it.
 
         A reader that leaves does not end the work: its thread counts until it is done or given up.
         """
         own = self._own.setdefault(model, asyncio.Semaphore(self._per_model))
+        async with contextlib.AsyncExitStack() as held:
+            await self._wait_for(model, held, own)
+            outcome = self._start(model, own, work)
+            held.pop_all()  # the thread gives the slots back
         try:
             async with asyncio.timeout(self._patience) as patience:
-                async with contextlib.AsyncExitStack() as held:
-                    for slots in (own, self._all):
-                        await held.enter_async_context(slots)
-                    outcome = self._start(model, own, work)
-                    held.pop_all()  # the thread gives the slots back
-                patience.reschedule(asyncio.get_running_loop().time() + self._patience)
                 return await outcome
         except TimeoutError:
             if not patience.expired():
                 raise
             message = f"the chat template or the tokenizer of {model} did not end within {self._patience:g} s"
             raise InvalidRequest(f"{message}; shorten the prompt, or mend the template") from None
+
+    async def _wait_for(self, model: str, held: contextlib.AsyncExitStack, own: asyncio.Semaphore) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                for slots in (own, self._all):
+                    await held.enter_async_context(slots)
+        except TimeoutError:
+            raise TokenizersBusy(model, self._patience) from None
 
     def _start(self, model: str, own: asyncio.Semaphore, work: Callable[[], T]) -> asyncio.Future[T]:
         """Start a thread that holds a slot of its model until it ends, and one of all until it is given up."""
@@ -122,6 +129,7 @@ class TokenizerThreads:
             if not given_up:
                 self._all.release()
 
-        timer = asyncio.get_running_loop().call_later(self._patience, give_up)
+        # the timer last: without a thread there is nothing to give up
         running = _Work(work, on_end)
+        timer = asyncio.get_running_loop().call_later(self._patience, give_up)
         return running.outcome

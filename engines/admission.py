@@ -38,9 +38,7 @@ class Admission:
             return None
         short = self._runner.short_prompt
         long_is_under_way = any(sequence.uncached_tokens > short for sequence in prefilling)
-        for sequence in islice(waiting, LOOK_AHEAD):
-            if sequence.awaits_prefix:
-                continue
+        for sequence in islice((one for one in waiting if not one.awaits_prefix), LOOK_AHEAD):
             if long_is_under_way and self._uncached(sequence) > short:
                 continue
             if not any(self._should_wait_for(sequence, other) for other in prefilling):
@@ -51,7 +49,7 @@ class Admission:
         changes = self._runner.prefixes.changes
         if sequence.looked_up_at != changes:
             sequence.looked_up_at = changes
-            sequence.cached_tokens = self._runner.prefixes.cached_tokens(sequence.tokens)
+            sequence.cacheable_tokens = self._runner.prefixes.cached_tokens(sequence.tokens)
         return sequence.uncached_tokens
 
     def _should_wait_for(self, sequence: Sequence, other: Sequence) -> bool:

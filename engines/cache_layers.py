@@ -10,6 +10,8 @@ import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
+from mlxd.engines.errors import LoadError, LoadFailure
+
 # Tokens between two places at which the cache of a model that cannot be cut back is kept, and how many at most.
 CHECKPOINT_TOKENS = 512
 MOST_CHECKPOINTS = 8
@@ -47,6 +49,14 @@ def cache_shape(model: Any) -> CacheShape:
     return CacheShape(
         recurrent=any(not layer.is_trimmable() for layer in layers), window=min(windows) if windows else None
     )
+
+
+def check_batchable(model: Any) -> None:
+    """Raise LoadError for a model whose caches mlx-lm cannot batch."""
+    kinds = sorted({type(layer).__name__ for layer in make_prompt_cache(model) if not hasattr(layer, "merge")})
+    if kinds:
+        message = f"mlx-lm cannot batch this model: its {', '.join(kinds)} has no batched form yet"
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
 
 
 def detach(layers: list[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from mlxd.engines.errors import (
     EngineDead,
     EngineQueueFull,
     LoadError,
+    LoadFailure,
     ModelOwnershipError,
 )
 from mlxd.engines.generation import Generation
@@ -137,6 +138,11 @@ class EngineCore:
         self._lane = self._lanes.acquire()
         self._lane.run(self._engine_loop.run)
         loaded = await asyncio.shield(self._loaded)
+        if self._engine_loop.load_cancelled:  # behind the last piece, where the lane does not look any more
+            self.state = EngineState.CLOSING
+            self._inbox.put(Close(EngineClosed("the load was cancelled")))
+            await self._closed.wait()
+            raise LoadError(LoadFailure.CANCELLED, "the load was cancelled")
         return loaded.info
 
     def cancel_load(self) -> None:
@@ -235,7 +241,8 @@ class EngineCore:
             case StepResult():
                 self._deliver(event)
             case LoadProgress():
-                self._on_progress(event)
+                if self.state is EngineState.LOADING:  # else nobody waits for it any more
+                    self._on_progress(event)
             case Trimmed():
                 self._trimmed()
             case Loaded():
@@ -251,9 +258,10 @@ class EngineCore:
     def _deliver(self, result: StepResult) -> None:
         for seconds in result.freed:
             self._on_freed(seconds)
-        for request_id, item in result.deliveries:
-            generation = self._live.get(request_id)
-            if generation is not None:
+        for request, item in result.deliveries:
+            generation = self._live.get(request.id)
+            # the id may be another request's by now, whose reader must not get what is left of this one
+            if generation is not None and generation.request is request:
                 generation.put(item)
         if result.eviction is not None:
             task = asyncio.create_task(self._evict(result.eviction))
@@ -265,8 +273,8 @@ class EngineCore:
             self._on_dead(result.dead)
 
     def _trimmed(self) -> None:
-        done = self._trims.popleft()
-        if not done.done():  # its reader may have been cancelled
+        # an abandoned engine may answer after all, and a reader may have been cancelled
+        if self._trims and not (done := self._trims.popleft()).done():
             done.set_result(None)
 
     async def _evict(self, request: PrefillEvictionRequest) -> None:

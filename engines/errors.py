@@ -3,8 +3,10 @@
 EngineError
 ├── RequestError               one request ends, the engine goes on
 │   ├── InvalidRequest         the caller's fault
-│   │   └── ContextLengthExceeded
+│   │   ├── ContextLengthExceeded
+│   │   └── GuideError         the answer cannot keep to its form any more
 │   ├── EngineQueueFull        try again later
+│   │   └── TokenizersBusy     before the engine, where prompts become tokens
 │   ├── PrefillMemoryExceeded  this prompt never fits
 │   ├── FootprintExceeded      the memory guard aborted everything
 │   │   └── AbortedByOperator  somebody did by hand
@@ -50,6 +52,13 @@ class ContextLengthExceeded(InvalidRequest):
         self.context_length = context_length
 
 
+class GuideError(InvalidRequest):
+    """A row cannot follow its guide any more; the message says why."""
+
+    def __str__(self) -> str:
+        return f"the answer could not be kept to its form: {super().__str__()}; simplify the form"
+
+
 class EngineQueueFull(RequestError):
     """The engine already holds as many waiting requests as it may."""
 
@@ -57,6 +66,16 @@ class EngineQueueFull(RequestError):
         super().__init__(f"{waiting} requests already wait for this model (limit {limit}); retry later")
         self.waiting = waiting
         self.limit = limit
+
+
+class TokenizersBusy(EngineQueueFull):
+    """No thread was free for a prompt's template and tokens, or for its form, within `seconds`."""
+
+    def __init__(self, model: str, seconds: float) -> None:
+        RequestError.__init__(
+            self, f"the prompts and forms of other requests to {model} took all of {seconds:g} s; retry later"
+        )
+        self.waiting = self.limit = 0
 
 
 class PrefillMemoryExceeded(RequestError):

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from decimal import Decimal
 from time import thread_time
 from typing import Any, TypeVar
@@ -31,8 +32,8 @@ MAX_GRAMMAR_CHARS = 64 * 1024
 MAX_GUIDE_CHARS = 256 * 1024
 COMPILER_STACK_BYTES = 256 * 2**20
 
-# States of all `multipleOf` numbers together; 100,000 take a second or two.
-MAX_DIVISOR_STATES = 50_000
+# States of all `multipleOf` numbers together; each holds hundreds of bytes for as long as the guide is kept.
+MAX_DIVISOR_STATES = 10_000
 
 # Compiled guides that are kept for one tokenizer: how many, and how long their texts are together.
 MAX_KEPT = 32
@@ -58,10 +59,6 @@ _DESCRIPTIONS = frozenset({"title", "description", "$comment"})
 _VALUES = frozenset({"const", "enum", "default", "examples"})
 
 T = TypeVar("T")
-
-
-class GuideError(Exception):
-    """A row cannot follow its guide any more; the message says why."""
 
 
 class GuideCompiler:
@@ -94,6 +91,9 @@ class GuideCompiler:
 
     def matcher(self, guide: Guide) -> LLMatcher:
         """A matcher at the start of an answer, for one row. Raises InvalidRequest."""
+        if guide.compiled is not None:
+            own: LLMatcher = guide.compiled.deep_copy()
+            return own
         with self._lock:
             kept = self._kept.get(guide)
             if kept is not None:
@@ -117,13 +117,13 @@ class GuideCompiler:
         return matcher
 
 
-def check_guide(tokenizer: Tokenizer, guide: Guide) -> None:
-    """Compile a guide and keep it for the row that will need it. Seconds at worst, so not for an event loop.
+def check_guide(tokenizer: Tokenizer, guide: Guide) -> Guide:
+    """The guide with what it compiles to, for the rows that need it. Seconds at worst, so not for an event loop.
 
     Raises InvalidRequest with the reason when it cannot be compiled, is too big or can have no answer, or when the
     model's tokenizer has no fast form or no end token.
     """
-    guide_compiler(tokenizer).matcher(guide)
+    return replace(guide, compiled=guide_compiler(tokenizer).matcher(guide))
 
 
 def guide_compiler(tokenizer: Tokenizer) -> GuideCompiler:

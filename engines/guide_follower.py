@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher
 
-from mlxd.engines.guidance import GuideError, plain_reason
+from mlxd.engines.errors import GuideError
+from mlxd.engines.guidance import plain_reason
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
-from mlxd.engines.guidance import GuideError, guide_compiler
+from mlxd.engines.errors import GuideError
+from mlxd.engines.guidance import guide_compiler
 from mlxd.engines.guide_follower import GuideFollower, Mask, Reasoning
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import Guide

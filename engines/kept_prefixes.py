@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import structlog
 
 from mlxd.engines.cache_layers import CacheShape, detach
 from mlxd.engines.prefix_cache import LEAST_TOKENS, PrefixCache, PrefixEntry, PrefixHit
-from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.prefix_disk import Done, PrefixDisk
 from mlxd.engines.token_arrays import Prompt, token_array, usable_length
 
-# Seconds that a model's unload may take for writing what is kept.
-SPILL_TIMEOUT = 10.0
+log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixLimits:
-    """`max_bytes` of memory, 0 for none; a token of one sequence takes `token_bytes`, 0 when unknown."""
+    """`max_bytes` of memory, 0 for none; a token of one sequence takes `token_bytes`, 0 when unknown.
+
+    `spill_timeout` is seconds that writing what is kept may take at the end.
+    """
 
     max_bytes: int
     token_bytes: int
+    spill_timeout: float
 
 
 class KeptPrefixes:
@@ -32,12 +39,13 @@ class KeptPrefixes:
         self._disk = disk
         self._cache = PrefixCache(limits.max_bytes, disk.store if disk is not None else lambda _: None)
         self._headroom: Callable[[], int | None] = lambda: None
+        self._lock = threading.Lock()
+        self._reading: dict[str, list[Done]] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, those that wait to be written included."""
-        queued = self._disk.stats().queued_bytes if self._disk is not None else 0
-        return self._cache.nbytes + queued
+        """Bytes that `trim` can free."""
+        return self._cache.nbytes
 
     @property
     def changes(self) -> int:
@@ -73,24 +81,31 @@ class KeptPrefixes:
         return frozenset(self._shape.checkpoints(start, len(prompt) - 1) if self.active else ())
 
     def keep(self, layers: list[Any], tokens: Sequence[int]) -> None:
-        """Keep a sequence's cache, unless memory is short; `layers` may still belong to a batch."""
+        """Keep a sequence's cache, unless memory is short; `layers` may still belong to a batch.
+
+        A copy that cannot be made is not kept, and nothing else: its sequence may have ended well.
+        """
         if not self.active:
             return
         nbytes = sum(layer.nbytes for layer in layers)
         spare = self._headroom()
-        if (spare is None or nbytes <= spare) and self._cache.wants(tokens, nbytes):
+        if (spare is not None and nbytes > spare) or not self._cache.wants(tokens, nbytes):
+            return
+        try:
             self._cache.put(tokens, detach(layers))
+        # MLX raises RuntimeError or ValueError for want of memory, by backend
+        except Exception as error:  # noqa: BLE001
+            log.warning("prefix_cache.keep_failed", tokens=len(tokens), bytes=nbytes, error=repr(error))
 
     def trim(self, max_bytes: int) -> int:
-        """Keep at most so many bytes; the bytes that are free now."""
-        before = self.nbytes
-        self._cache.trim(max_bytes)
-        return before - self.nbytes
+        """Keep at most so many bytes; the bytes that are free now. Nothing is written: that would hold them longer."""
+        return self._cache.trim(max_bytes)
 
-    def restore(self, prompt: Prompt, done: Callable[[PrefixEntry | None], None]) -> bool:
+    def restore(self, prompt: Prompt, done: Done) -> bool:
         """Begin to read what is on the disk for a prompt, if that is more than what is in memory.
 
-        `done` is then called once, on the disk's thread, with what `adopt` takes.
+        `done` is then called once, on the disk's thread, with what `adopt` takes. Prompts that begin alike at the same
+        time wait for one reading.
         """
         found = self._disk.find(prompt) if self._disk is not None else None
         if self._disk is None or found is None or found[1] < self.cached_tokens(prompt) + LEAST_TOKENS:
@@ -98,8 +113,19 @@ class KeptPrefixes:
         nbytes, spare = self._disk.nbytes(found[0]), self._headroom()
         if nbytes > self._limits.max_bytes or (spare is not None and nbytes > spare):
             return False
-        self._disk.fetch(found[0], done)
+        with self._lock:
+            waiting = self._reading.setdefault(found[0], [])
+            waiting.append(done)
+            is_first = len(waiting) == 1
+        if is_first:
+            self._disk.fetch(found[0], partial(self._answer, found[0]))
         return True
+
+    def _answer(self, key: str, entry: PrefixEntry | None) -> None:
+        with self._lock:
+            waiting = self._reading.pop(key)
+        for done in waiting:
+            done(entry)
 
     def adopt(self, restored: PrefixEntry | None) -> None:
         """Keep what was read; None when it could not be."""
@@ -107,7 +133,7 @@ class KeptPrefixes:
             self._cache.put(restored.tokens.tolist(), restored.layers)
 
     def close(self) -> None:
-        """Write what is kept to the disk, the newest first, and drop it."""
+        """Write what is kept to the disk, the newest first and as far as there is time, and drop it."""
         if self._disk is not None:
-            self._disk.close(SPILL_TIMEOUT, last=tuple(reversed(self._cache.entries)))
+            self._disk.close(self._limits.spill_timeout, last=tuple(reversed(self._cache.entries)))
         self._cache.clear()

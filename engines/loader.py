@@ -46,15 +46,20 @@ def load_text_model(
     vocab_size = _vocab_size(description, model)
     if config.draft is not None:
         _check_draft(tokenizer, _tokenizer(config.draft, draft_description), config)
-        draft = DraftModel(draft, vocab_size)
+        draft = DraftModel(draft, _vocab_size(draft_description, draft), vocab_size)
     return LoadedText(model, tokenizer, ModelInfo(vocab_size, total), draft)
 
 
 class DraftModel:
-    """A draft whose logits are cut to the vocabulary of the model that it helps: padded ones differ in size."""
+    """A draft in the vocabulary of the model that it helps: padded ones differ in size.
 
-    def __init__(self, model: Any, vocab_size: int) -> None:
+    Logits that it has too many are cut off, and what it lacks is never proposed. To an id that it does not know it
+    reads another, so that nothing is read beside its weights.
+    """
+
+    def __init__(self, model: Any, own_size: int, vocab_size: int) -> None:
         self._model = model
+        self._own_size = own_size
         self._vocab_size = vocab_size
 
     @property
@@ -65,8 +70,11 @@ class DraftModel:
         return getattr(self._model, name)
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
-        logits: mx.array = self._model(tokens, cache=cache)
-        return logits[..., : self._vocab_size]
+        logits: mx.array = self._model(mx.minimum(tokens, self._own_size - 1), cache=cache)
+        missing = self._vocab_size - logits.shape[-1]
+        if missing <= 0:
+            return logits[..., : self._vocab_size]
+        return mx.pad(logits, [(0, 0), (0, 0), (0, missing)], constant_values=-float("inf"))
 
 
 def _evaluate_all(

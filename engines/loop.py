@@ -78,17 +78,26 @@ class EngineLoop:
         except Exception as error:  # noqa: BLE001
             failure = _load_error(error)
         if failure is not None:
-            if backend is not None:
-                backend.reclaim()
+            self._tidy(None, backend)
             self._post(failure)
             return
         assert backend is not None
         self._post(Loaded(runner.info, runner.tokenizer))
         self._serve(runner, backend)
-        runner.close()
+        self._tidy(runner, None)
         del runner
-        backend.reclaim()
+        self._tidy(None, backend)
         self._post(Closed())
+
+    def _tidy(self, runner: ModelRunner | None, backend: Backend | None) -> None:
+        """Close and give back; a fault there must not keep the last event from those who wait for it."""
+        try:
+            if runner is not None:
+                runner.close()
+            if backend is not None:
+                backend.reclaim()
+        except Exception:
+            log.exception("engine.close_failed", model=self._config.name)
 
     def heartbeat_age(self) -> float:
         """Seconds since the loop last came round; 0 while it has nothing to do."""

@@ -43,12 +43,22 @@ class PrefillRoom:
         self._runner = runner
         self._reclaim = reclaim
 
-    def look(self, sequence: Sequence, *, others_run: bool) -> Room | PrefillEvictionRequest | PrefillMemoryExceeded:
-        """Decide for one sequence; a PrefillEvictionRequest is to be sent, a PrefillMemoryExceeded ends it."""
-        needed = self._memory.needed(len(sequence.request.prompt))
-        headroom = self._memory.headroom()
-        if headroom is None or needed <= headroom:
+    def needed(self, sequence: Sequence) -> int:
+        """Bytes that its prefill takes."""
+        return self._memory.needed(len(sequence.request.prompt))
+
+    def look(
+        self, sequence: Sequence, promised: int, *, others_run: bool
+    ) -> Room | PrefillEvictionRequest | PrefillMemoryExceeded:
+        """Decide for one sequence; a PrefillEvictionRequest is to be sent, a PrefillMemoryExceeded ends it.
+
+        `promised` bytes belong to sequences that were started in this step and have not taken them yet.
+        """
+        sequence.waiting_for = "slot"
+        needed, headroom = self.needed(sequence), self._memory.headroom()
+        if headroom is None or needed + promised <= headroom:
             return Room.FREE
+        headroom -= promised
         headroom += self._trim_prefixes(needed - headroom)
         if needed <= headroom:
             return Room.FREE

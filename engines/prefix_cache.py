@@ -11,6 +11,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mlx_lm.models.cache import can_trim_prompt_cache, trim_prompt_cache
@@ -19,15 +20,22 @@ from mlxd.engines.token_arrays import Prompt, Tokens, common_length, token_array
 
 # Shorter prefixes cost more to keep than to process again.
 LEAST_TOKENS = 16
+# Entries that prompts are compared with.
+MOST_ENTRIES = 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PrefixEntry:
     """The cache after `tokens`, one object a layer, evaluated. It is never written to. Sizes in bytes."""
 
     tokens: Tokens
     layers: list[Any]
     nbytes: int
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first tokens, without which a prompt has nothing in common with it."""
+        return self.tokens[:LEAST_TOKENS].tobytes()
 
     @property
     def trimmable(self) -> bool:
@@ -46,7 +54,7 @@ class PrefixHit:
 class PrefixCache:
     """Bounded in bytes, least recently used out first. Used on the engine's lane only.
 
-    `on_evict` gets the entries that leave for want of room.
+    `on_evict` gets the entries that newer ones push out.
     """
 
     def __init__(self, max_bytes: int, on_evict: Callable[[PrefixEntry], None] = lambda _: None) -> None:
@@ -101,18 +109,25 @@ class PrefixCache:
         self._next_key += 1
         self._nbytes += entry.nbytes
         self.changes += 1
-        self.trim(self.max_bytes)
+        while self._nbytes > self.max_bytes or len(self._entries) > MOST_ENTRIES:
+            self._on_evict(self._pop_oldest())
         return True
 
     def trim(self, max_bytes: int) -> int:
-        """Let the least recently used go until at most so many bytes are held; the bytes that went."""
+        """Drop the least recently used until at most so many bytes are held; the bytes that went.
+
+        Nobody is told: an entry that somebody else still held would free nothing.
+        """
         before = self._nbytes
         while self._nbytes > max_bytes:
-            _, entry = self._entries.popitem(last=False)
-            self._nbytes -= entry.nbytes
-            self.changes += 1
-            self._on_evict(entry)
+            self._pop_oldest()
         return before - self._nbytes
+
+    def _pop_oldest(self) -> PrefixEntry:
+        _, entry = self._entries.popitem(last=False)
+        self._nbytes -= entry.nbytes
+        self.changes += 1
+        return entry
 
     def clear(self) -> None:
         """Drop all, without telling anybody."""
@@ -121,14 +136,19 @@ class PrefixCache:
 
     def _find(self, prompt: Tokens) -> tuple[int | None, int]:
         best: tuple[int | None, int] = (None, 0)
-        for key, entry in reversed(self._entries.items()):
+        for key, entry in self._alike(prompt):
             length = usable_length(entry.tokens, prompt, trimmable=entry.trimmable)
             if length > max(best[1], LEAST_TOKENS - 1):
                 best = (key, length)
         return best
 
+    def _alike(self, tokens: Tokens) -> list[tuple[int, PrefixEntry]]:
+        """The entries that begin like `tokens`, the last used first. Most differ early, which is quick to see."""
+        head = tokens[:LEAST_TOKENS].tobytes()
+        return [(key, entry) for key, entry in reversed(self._entries.items()) if entry.head == head]
+
     def _is_covered(self, tokens: Tokens) -> bool:
-        for key, entry in self._entries.items():
+        for key, entry in self._alike(tokens):
             if common_length(entry.tokens, tokens) < len(tokens):
                 continue
             if len(entry.tokens) == len(tokens) or entry.trimmable:
@@ -139,7 +159,7 @@ class PrefixCache:
     def _drop_covered_by(self, new: PrefixEntry) -> None:
         if not new.trimmable:
             return
-        for key, entry in list(self._entries.items()):
+        for key, entry in self._alike(new.tokens):
             if common_length(entry.tokens, new.tokens) == len(entry.tokens):
                 del self._entries[key]
                 self._nbytes -= entry.nbytes

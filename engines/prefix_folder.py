@@ -167,15 +167,16 @@ class PrefixFolder:
         # the room that was made was for an estimate
         self.make_room(identity, 0, self._max_bytes)
 
-    def remove(self, identity: str, key: str) -> None:
-        """Remove an entry; when the disk refuses, its bytes still count."""
+    def remove(self, identity: str, key: str) -> bool:
+        """Remove an entry; False when the disk refuses, and then its bytes still count."""
         try:
             remove_files(self._path / identity, key)
         except OSError as error:
             self.report("remove", error)
-            return
+            return False
         self._nbytes -= self._known().pop((identity, key), 0)
         self.forget(identity, key)
+        return True
 
     def forget(self, identity: str, key: str) -> None:
         """Let an entry not be found any more, whatever becomes of its files."""
@@ -205,9 +206,9 @@ class PrefixFolder:
 
     def _remove_until(self, enough: Callable[[], bool], victims: list[tuple[str, str]]) -> None:
         for identity, key in victims:
-            if enough():
+            # a disk that refuses one removal would refuse the others, or lose them for nothing
+            if enough() or not self.remove(identity, key):
                 return
-            self.remove(identity, key)
 
     def _known(self) -> OrderedDict[tuple[str, str], int]:
         if self._sizes is None:

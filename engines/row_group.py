@@ -14,9 +14,10 @@ from mlxd.engines.row_faults import RowFault
 
 
 class _Generator(BatchGenerator):  # type: ignore[misc]
-    """BatchGenerator without its hand on the wired limit, and with prefill chunks that may change between steps.
+    """BatchGenerator that leaves the wired limit as it sets it, and whose prefill chunks may change between steps.
 
-    The limit is process-wide: restoring an old value when one engine closes would take it from the others.
+    The limit is process-wide, and each generator sets the same: restoring an old value when one engine closes would
+    take it from the others.
     """
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from mlxd.engines.types import (
     RequestStatus,
 )
 
-Delivery = tuple[str, RequestOutput | Exception]
+Delivery = tuple[Request, RequestOutput | Exception]
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Scheduler:
     def cancel(self, request_id: str) -> StepResult:
         """End a request on purpose: its reader gets what was generated."""
         sequence = self._take_out(request_id)
-        return StepResult([] if sequence is None else [(request_id, sequence.cancel())])
+        return StepResult([] if sequence is None else [(sequence.request, _last_output(sequence))])
 
     def abort_all(self, error: Exception) -> StepResult:
         """End every request with `error`; the batch is empty afterwards."""
@@ -130,7 +130,7 @@ class Scheduler:
         self._runner.remove(list(self._running), keep=False)
         self._running.clear()
         self._waiting.clear()
-        return StepResult([(sequence.request.id, error) for sequence in sequences])
+        return StepResult([(sequence.request, error) for sequence in sequences])
 
     def room_made(self, request_id: str) -> None:
         """The answer to a PrefillEvictionRequest has come; the memory is looked at again."""
@@ -168,34 +168,38 @@ class Scheduler:
         return result
 
     def _admit(self, result: StepResult) -> None:
+        promised = 0
         while True:
             sequence = self._admission.next(self._waiting, self._running.values())
             if sequence is None:
                 return
-            verdict = self._room.look(sequence, others_run=bool(self._running))
+            verdict = self._room.look(sequence, promised, others_run=bool(self._running))
             if isinstance(verdict, PrefillEvictionRequest):
                 result.eviction = verdict
             if isinstance(verdict, PrefillMemoryExceeded):
                 self._waiting.remove(sequence)
-                result.deliveries.append((sequence.request.id, verdict))
+                result.deliveries.append((sequence.request, verdict))
                 continue
             if verdict is not Room.FREE:
                 return
             self._waiting.remove(sequence)
-            self._insert(sequence, result)
+            if self._insert(sequence, result):
+                promised += self._room.needed(sequence)
 
-    def _insert(self, sequence: Sequence, result: StepResult) -> None:
+    def _insert(self, sequence: Sequence, result: StepResult) -> bool:
         try:
-            admitted = self._runner.insert(sequence.request, sequence.max_tokens)
+            # the text first: a row that is in the batch must have a sequence
             text = self._runner.text_stream(sequence.request)
+            admitted = self._runner.insert(sequence.request, sequence.max_tokens)
         # A sampler or detokenizer that cannot be made concerns this request alone.
         except Exception as error:  # noqa: BLE001
-            result.deliveries.append((sequence.request.id, _failed(error)))
-            return
+            result.deliveries.append((sequence.request, _failed(error)))
+            return False
         sequence.admit(admitted, text, self._clock())
         self._running[admitted.uid] = sequence
         self.prompt_tokens += len(sequence.request.prompt)
         self.cached_tokens += admitted.cached_tokens
+        return True
 
     def _book(self, step: RunnerStep, result: StepResult) -> None:
         now = self._clock()
@@ -209,11 +213,11 @@ class Scheduler:
             # A detokenizer that cannot read a token concerns this request alone.
             except Exception as error:  # noqa: BLE001
                 self._end(event.uid, in_batch=not event.is_last)
-                result.deliveries.append((sequence.request.id, _failed(error)))
+                result.deliveries.append((sequence.request, _failed(error)))
                 continue
             if output is None:
                 continue
-            result.deliveries.append((sequence.request.id, output))
+            result.deliveries.append((sequence.request, output))
             if output.finish_reason is not None:
                 self._end(event.uid, in_batch=not event.is_last)
 
@@ -222,7 +226,7 @@ class Scheduler:
         for uid, error in step.failed:
             sequence = self._running.pop(uid, None)
             if sequence is not None:
-                result.deliveries.append((sequence.request.id, _failed(error)))
+                result.deliveries.append((sequence.request, _failed(error)))
 
     def _end(self, uid: int, *, in_batch: bool) -> None:
         del self._running[uid]
@@ -242,7 +246,7 @@ class Scheduler:
 
     def _fail_step(self, error: Exception, result: StepResult) -> None:
         failed = _failed(error)
-        result.deliveries += [(sequence.request.id, failed) for sequence in self._running.values()]
+        result.deliveries += [(sequence.request, failed) for sequence in self._running.values()]
         self._running.clear()
         self._runner.rebuild()
         self._failures += 1
@@ -252,7 +256,17 @@ class Scheduler:
         result.deliveries += self.abort_all(result.dead).deliveries
 
 
+def _last_output(sequence: Sequence) -> RequestOutput | Exception:
+    try:
+        return sequence.cancel()
+    # A detokenizer that cannot end its text concerns this request alone.
+    except Exception as error:  # noqa: BLE001
+        return _failed(error)
+
+
 def _failed(error: Exception) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
     failure = StepFailed(f"generation failed: {type(error).__name__}: {error}")
     failure.__cause__ = error.with_traceback(None)  # frames of a failed step hold the batch's arrays
     return failure

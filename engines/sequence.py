@@ -38,6 +38,7 @@ class Sequence:
     awaits_room: bool = False
     awaits_prefix: bool = False
     cached_tokens: int = 0
+    cacheable_tokens: int = 0
     looked_up_at: int | None = None
     held_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
@@ -49,12 +50,12 @@ class Sequence:
     @property
     def uncached_tokens(self) -> int:
         """Tokens of the prompt that are processed for it, as far as is known."""
-        return len(self.request.prompt) - self.cached_tokens
+        return len(self.request.prompt) - self.cacheable_tokens
 
     def admit(self, row: Admitted, text: TextStream, now: float) -> None:
         """The sequence has a slot in the batch."""
         self.uid, self.text = row.uid, text
-        self.cached_tokens = row.cached_tokens
+        self.cached_tokens = self.cacheable_tokens = row.cached_tokens
         self.admitted = now
         self.state, self.waiting_for = RequestState.PREFILLING, None
 

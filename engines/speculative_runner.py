@@ -63,7 +63,8 @@ class SpeculativeRunner:
     def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
         for name, one in (("model", loaded.model), ("draft", loaded.draft)):
             shape = cache_shape(one)
-            if shape.recurrent or shape.window is not None:
+            # mlx-lm tells the two models' caches apart by the number of layers
+            if shape.recurrent or shape.window is not None or len(make_prompt_cache(one)) != len(one.layers):
                 message = f"engine.draft: the {name}'s cache cannot be cut back, which speculative decoding needs"
                 raise LoadError(LoadFailure.UNSUPPORTED, message)
         self._model = loaded.model
@@ -75,7 +76,7 @@ class SpeculativeRunner:
         self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
         self._uids = count(1)
         self._rows: dict[int, SpeculativeRow] = {}
-        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token)
+        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token, config.prefix_spill_timeout)
         self._prefixes = KeptPrefixes(limits, cache_shape(loaded.model), disk)
         self._proposed = 0
         self._accepted = 0

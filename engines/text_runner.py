@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from mlxd.engines.backend import Admitted, RunnerStep, TextStream, TokenEvent
-from mlxd.engines.cache_layers import cache_shape
+from mlxd.engines.cache_layers import cache_shape, check_batchable
 from mlxd.engines.grouping import choose_group
 from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
 from mlxd.engines.loader import LoadedText
@@ -26,6 +26,7 @@ class TextRunner:
     """Runs a text model's rows; every call is made on the engine's lane, under its stream."""
 
     def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
+        check_batchable(loaded.model)
         self._model = loaded.model
         self._tokenizer = loaded.tokenizer
         self._info = loaded.info
@@ -34,7 +35,7 @@ class TextRunner:
         self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
         self._uids = count(1)
         self._groups: list[RowGroup] = []
-        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token)
+        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token, config.prefix_spill_timeout)
         self._prefixes = KeptPrefixes(limits, cache_shape(loaded.model), disk)
 
     @property
@@ -101,7 +102,6 @@ class TextRunner:
             group.settle()
 
     def step(self) -> RunnerStep:
-        self._groups = [group for group in self._groups if len(group)]
         prefilling = sum(group.prefilling for group in self._groups)
         depth = max((group.depth for group in self._groups), default=0)
         decoding = any(group.is_decoding for group in self._groups)
@@ -114,6 +114,7 @@ class TextRunner:
         for group, step in zip(self._groups, steps, strict=True):
             self._keep_reached(group, step)
         failed = self._remove_faulty()
+        self._groups = [group for group in self._groups if len(group)]
         return RunnerStep(tokens=tuple(event for step in steps for event in self._events(step)), failed=failed)
 
     def rebuild(self) -> None:

@@ -19,10 +19,11 @@ class GuideKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """The form that an answer must have; it was compiled once at the edge, so it is known to be sound."""
+    """The form that an answer must have. `compiled` is what `check_guide` has made of it, so that no lane has to."""
 
     kind: GuideKind
     text: str
+    compiled: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,8 @@ class EngineConfig:
     about `max_stall` (None for no bound). `burst_window` is how long an idle engine waits after an arrival, so that
     a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine. `prefix_cache_bytes`
     bounds what is kept of processed prompts, 0 for nothing, `prefix_disk_bytes` what of it is kept on the disk.
-    `kv_bytes_per_token` is one sequence's, 0 when unknown.
+    At an unload at most `prefix_spill_timeout` seconds go into writing it. `kv_bytes_per_token` is one sequence's, 0
+    when unknown.
     `adapter` is the folder of a LoRA adapter, `draft` that of a smaller model that proposes `draft_tokens` tokens
     a round (speculative decoding).
     """
@@ -218,6 +220,7 @@ class EngineConfig:
     max_step_failures: int = 3
     prefix_cache_bytes: int = 0
     prefix_disk_bytes: int = 0
+    prefix_spill_timeout: float = 10.0
     kv_bytes_per_token: int = 0
     adapter: Path | None = None
     draft: Path | None = None

@@ -108,7 +108,7 @@ class Loads:
 
                 def advance(progress: LoadProgress) -> None:
                     entry.advance(progress, self._clock())
-                    if stall is not None:
+                    if stall is not None and not patience.expired():
                         patience.reschedule(loop.time() + stall)
 
                 return await engine.load(advance)

@@ -52,6 +52,13 @@ def test_a_long_prompt_that_is_cached_is_a_short_one():
     assert pick(waiting, [started("first", 4000, start=9000)], runner) == "long"
 
 
+def test_however_many_read_the_disk_one_behind_them_starts():
+    waiting = [sequence(str(number), 10) for number in range(100)]
+    for one in waiting[:-1]:
+        one.awaits_prefix = True
+    assert pick(waiting) == "99"
+
+
 def test_no_more_prompts_prefill_together_than_configured():
     running = [started(str(number), 10) for number in range(3)]
     assert pick([sequence("a", 10)], running, prefill_batch=3) is None

@@ -136,6 +136,7 @@ def compiled(monkeypatch):
         seen.append(guide)
         if "bad" in guide.text:
             raise InvalidRequest("it has no sense")
+        return guide
 
     monkeypatch.setattr(openai_guides, "check_guide", check)
     return seen

@@ -48,6 +48,7 @@ def guided(monkeypatch):
         assert guide is A_GUIDE
         if refusals:
             raise InvalidRequest(refusals.pop())
+        return guide
 
     refusals = []
     monkeypatch.setattr(openai_tools, "guide_for_tools", make)

@@ -323,6 +323,18 @@ async def test_a_prompt_too_large_for_memory_is_refused_with_numbers_after_idle_
             assert await api.text("alpha")
 
 
+async def test_a_prompt_is_admitted_on_a_reading_of_its_own(tmp_path, three):
+    environ = scripted_probe(tmp_path)
+    config = room_for(8) + 'poll_interval = "1h"\n'
+    with daemon(tmp_path / "d", three, config, environ=environ) as running:
+        async with Api(running.url) as api:
+            status, answer = await api.chat("alpha", "word " * 600)
+            assert status == 200, answer
+            scripted_probe(tmp_path, used=100_000_000 + 8 * MODEL_BYTES)
+            status, answer = await api.chat("alpha", "word " * 600)
+            assert (status, answer["error"]["code"]) == (507, "prefill_memory_exceeded"), answer
+
+
 async def test_aliases_presets_and_the_default_reach_their_model(tmp_path, three):
     config = """
 [models]

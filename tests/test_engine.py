@@ -17,6 +17,7 @@ from mlxd.engines.errors import (
     LoadFailure,
     ModelOwnershipError,
 )
+from mlxd.engines.text_runner import TextRunner
 from mlxd.engines.types import EngineConfig, FinishReason, Request, SamplingParams
 
 PROMPTS = [f"question {number} " * (1 + 3 * number) for number in range(8)]
@@ -240,6 +241,19 @@ async def test_a_reader_cancelled_before_the_first_token_frees_the_slot(engine):
     await until_idle(engine)
 
 
+async def test_an_id_that_is_used_again_gets_nothing_of_the_request_before(engine):
+    left = Request("same", (5, 6, 7), replace(GREEDY, max_tokens=1500, ignore_eos=True))
+    alone = await collect(engine, Request("alone", (9, 8, 7, 6), GREEDY))
+    async with engine.generate(left) as outputs:
+        await anext(outputs)
+        before = engine.stats().completion_tokens
+        while engine.stats().completion_tokens == before:
+            pass  # the event loop stands still, so these tokens are still on their way when the reader leaves
+    again = await collect(engine, Request("same", (9, 8, 7, 6), GREEDY))
+    assert "".join(output.text for output in again) == "".join(output.text for output in alone)
+    assert again[-1].usage == alone[-1].usage
+
+
 async def test_a_cancelled_request_keeps_what_it_generated(engine):
     request = chat(engine, "cancel me", replace(GREEDY, max_tokens=1500))
     async with engine.generate(request) as outputs:
@@ -354,6 +368,23 @@ async def test_one_lane_serves_one_engine_after_another(tiny_model, other_tiny_m
 async def test_a_second_load_of_one_engine_is_refused(engine):
     with pytest.raises(ModelOwnershipError):
         await engine.load()
+
+
+async def test_a_load_that_is_cancelled_behind_its_last_piece_leaves_nothing_loaded(tiny_model, lanes):
+    engine = EngineCore(EngineConfig("m", tiny_model, 2048), lanes)
+
+    def cancel_at_the_end(progress):
+        if progress.bytes_done == progress.bytes_total:
+            engine.cancel_load()
+
+    with pytest.raises(LoadError) as failed:
+        await engine.load(cancel_at_the_end)
+    assert failed.value.reason is LoadFailure.CANCELLED
+    with pytest.raises(EngineClosed):
+        _ = engine.info
+    assert await engine.close(EngineClosed(""), 5)
+    async with engine_on(tiny_model, lanes) as another:
+        assert await answer(another, "the lane is free")
 
 
 @pytest.mark.parametrize("spoil", ["weights", "config", "type", "tokenizer", "header", "truncated", "gone"])
@@ -473,3 +504,15 @@ async def test_what_is_given_up_is_free_at_once_and_the_time_is_told(tiny_model,
         else:
             await until_idle(engine)
             assert engine.stats().kv_bytes == 0
+
+
+async def test_an_engine_whose_model_cannot_be_dropped_cleanly_still_ends(tiny_model, lanes, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("metal says no")
+
+    monkeypatch.setattr(TextRunner, "close", refuse)
+    async with engine_on(tiny_model, lanes) as engine:
+        assert await answer(engine, "hello")
+    monkeypatch.undo()
+    async with engine_on(tiny_model, lanes) as engine:
+        assert await answer(engine, "hello")

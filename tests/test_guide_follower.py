@@ -7,7 +7,7 @@ from answer_models import thinker
 from guides import PERSON, REGEX, allowed, follower, schema, tokens_of
 from mlx_lm.utils import load_tokenizer
 
-from mlxd.engines.guidance import GuideError
+from mlxd.engines.errors import GuideError
 from mlxd.engines.guide_follower import Reasoning
 from mlxd.engines.guide_processor import GuideProcessor, row_guide
 from mlxd.engines.tokenizer import Tokenizer

@@ -9,8 +9,8 @@ from answer_models import wrapper
 from tiny_models import TOOL_TEMPLATE
 from tokenizers import AddedToken
 
-from mlxd.engines.errors import InvalidRequest
-from mlxd.engines.guidance import GuideError, check_guide, guide_compiler
+from mlxd.engines.errors import GuideError, InvalidRequest
+from mlxd.engines.guidance import check_guide, guide_compiler
 from mlxd.engines.guide_follower import GuideFollower
 from mlxd.engines.guide_tools import guide_for_tools
 from mlxd.engines.tokenizer import Tokenizer

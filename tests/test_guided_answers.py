@@ -9,7 +9,7 @@ from engine_harness import chat, collect, engine_on, lane_pool, until_idle
 from guides import GRAMMAR, PERSON, REGEX, is_person, schema
 from tiny_models import ANSWER_MARKERS, TOOL_TEMPLATE, build_reciting_model, cached
 
-from mlxd.engines.errors import StepFailed
+from mlxd.engines.errors import GuideError
 from mlxd.engines.guidance import check_guide
 from mlxd.engines.guide_tools import guide_for_tools
 from mlxd.engines.types import ChatFormat, FinishReason, Guide, Request, SamplingParams
@@ -122,7 +122,7 @@ async def test_a_guide_that_fails_while_it_runs_fails_its_row_alone(
         alone = await collect(engine, chat(engine, "free", free))
         rows = [chat(engine, "free", free), chat(engine, "person", guided(1, schema(PERSON)))]
         answer, failure = await asyncio.gather(*(collect(engine, row) for row in rows), return_exceptions=True)
-        assert isinstance(failure, StepFailed)
+        assert isinstance(failure, GuideError)
         assert "too long" in str(failure)
         assert "".join(o.text for o in answer) == "".join(o.text for o in alone)
         assert await collect(engine, chat(engine, "free", free))

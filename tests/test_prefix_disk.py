@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from queue import SimpleQueue
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -30,6 +33,8 @@ from tiny_kinds import HYBRID, SLIDING, kind_model
 
 from mlxd.engines import prefix_files
 from mlxd.engines.backend import mlx_backend
+from mlxd.engines.cache_layers import CacheShape
+from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
 from mlxd.engines.lanes import Lane
 from mlxd.engines.prefix_disk import PrefixDisk
 
@@ -166,3 +171,33 @@ def test_a_key_is_a_name_and_never_a_path(micro_model, tmp_path):
         for identity in ("", "..", "A" * 32, f"{IDENTITY}/", "0" * 31):
             with pytest.raises(ValueError, match="32 hexadecimal digits"):
                 PrefixDisk(disk._folder, identity, PLENTY)
+
+
+def test_prompts_that_begin_alike_at_the_same_time_wait_for_one_reading(micro_model, tmp_path):
+    prompt = tokens_for("a", 100)
+    with folder_at(tmp_path) as folder, disk_in(folder) as disk:
+        store(disk, entry_for(micro_model, "a"))
+        kept = KeptPrefixes(PrefixLimits(PLENTY, 0, 30.0), CacheShape(), disk)
+        may_read, read = threading.Event(), SimpleQueue()
+        folder.submit(lambda: may_read.wait(30))
+        assert all(kept.restore(prompt, read.put) for _ in range(4))
+        may_read.set()
+        for _ in range(4):
+            kept.adopt(read.get(timeout=30))
+        assert disk.stats().reads == 1
+        assert kept.cached_tokens(prompt) == 99
+        assert not kept.restore(prompt, read.put)
+
+
+def test_a_disk_that_is_busy_holds_no_unload_up_for_longer_than_allowed(micro_model, tmp_path):
+    may_go_on = threading.Event()
+    with folder_at(tmp_path) as folder:
+        disk = PrefixDisk(folder, IDENTITY, PLENTY)
+        disk.open()
+        kept = KeptPrefixes(PrefixLimits(PLENTY, 0, 0.05), CacheShape(), disk)
+        kept.adopt(entry_for(micro_model, "a"))
+        folder.submit(lambda: may_go_on.wait(30))
+        kept.close()
+        assert kept.nbytes == 0
+        assert not may_go_on.is_set()
+        may_go_on.set()

@@ -193,6 +193,19 @@ async def test_a_load_without_progress_has_stalled(workshop):
     assert workshop.last("a").closed_with
 
 
+async def test_a_stalled_load_may_go_on_while_it_is_closed(workshop):
+    workshop.hold_loads = workshop.hold_closes = True
+    registry = make(workshop, "a", stall_timeout=0.05)
+    loading = asyncio.create_task(registry.load("a"))
+    async with asyncio.timeout(5):
+        while "a" not in workshop.engines or not workshop.last("a").closed_with:
+            await asyncio.sleep(0.005)
+    workshop.last("a").progress(LoadProgress(10, 40))
+    workshop.last("a").closing.set()
+    with pytest.raises(ModelLoadFailed):
+        await loading
+
+
 async def test_a_load_in_progress_shows_bytes_and_can_be_cancelled(workshop):
     workshop.hold_loads = True
     registry = make(workshop, "a")

@@ -14,7 +14,7 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import apply_min_p, apply_top_p, apply_xtc
 from tiny_models import build_tiny_model, cached
 
-from mlxd.engines.guidance import GuideError
+from mlxd.engines.errors import GuideError
 from mlxd.engines.row_faults import RowFault
 from mlxd.engines.sampling import MinTokens, row_options, row_sampler, spared_tokens
 from mlxd.engines.sampling_filters import exclude_top_choices, keep_min_p, keep_top_p

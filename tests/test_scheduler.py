@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_runner import FakePrefixes, FakeRunner
+from fake_runner import FakePrefixes, FakeRunner, FakeText
 
 from mlxd.engines.backend import RunnerStep, TextPiece
-from mlxd.engines.errors import EngineDead, FootprintExceeded, PrefillMemoryExceeded, StepFailed
+from mlxd.engines.errors import EngineDead, FootprintExceeded, GuideError, PrefillMemoryExceeded, StepFailed
 from mlxd.engines.prefill_room import PrefillMemory
 from mlxd.engines.scheduler import Scheduler
 from mlxd.engines.types import EngineConfig, FinishReason, Request, RequestOutput, RequestState, SamplingParams
@@ -27,8 +27,8 @@ def run(scheduler: Scheduler, steps: int = 50) -> dict[str, list]:
     for _ in range(steps):
         if not scheduler.has_work:
             break
-        for name, item in scheduler.step().deliveries:
-            got.setdefault(name, []).append(item)
+        for ended, item in scheduler.step().deliveries:
+            got.setdefault(ended.id, []).append(item)
     return got
 
 
@@ -81,7 +81,7 @@ def test_the_engine_is_dead_after_three_failing_steps_in_a_row():
         scheduler.add(request(name), 0.0)
     results = [scheduler.step() for _ in range(3)]
     assert [result.dead is not None for result in results] == [False, False, True]
-    assert isinstance(dict(results[2].deliveries)["d"], EngineDead)
+    assert [(ended.id, type(item)) for ended, item in results[2].deliveries][-1] == ("d", EngineDead)
     assert not scheduler.has_work
 
 
@@ -134,6 +134,34 @@ def test_a_row_whose_text_cannot_be_decoded_fails_alone():
     assert runner.rows == {}
 
 
+def test_a_row_that_can_have_no_text_is_never_in_the_batch():
+    def refuse(_: Request) -> FakeText:
+        raise KeyError("no detokenizer")
+
+    runner = FakeRunner()
+    runner.text_stream = refuse
+    scheduler = make(runner)
+    scheduler.add(request("bad"), 0.0)
+    assert isinstance(run(scheduler)["bad"][0], StepFailed)
+    assert runner.rows == {}
+
+
+def test_a_request_whose_text_cannot_be_ended_is_cancelled_with_an_error():
+    class Broken(FakeText):
+        def finish(self) -> TextPiece:
+            raise KeyError("half a character")
+
+    runner = FakeRunner()
+    runner.text_stream = lambda _: Broken()
+    scheduler = make(runner)
+    scheduler.add(request("bad", tokens=100), 0.0)
+    scheduler.step()
+    [(_, item)] = scheduler.cancel("bad").deliveries
+    assert isinstance(item, StepFailed)
+    assert runner.rows == {}
+    assert not scheduler.has_work
+
+
 def test_aborted_requests_are_gone_from_queue_and_batch():
     runner = FakeRunner()
     scheduler = make(runner, config={"max_running": 1})
@@ -154,7 +182,7 @@ def test_abort_all_ends_waiting_and_running_with_the_same_error():
     scheduler.add(request("b"), 0.0)
     scheduler.step()
     error = FootprintExceeded(2, 1, "memory.ceiling")
-    assert scheduler.abort_all(error).deliveries == [("a", error), ("b", error)]
+    assert [(ended.id, item) for ended, item in scheduler.abort_all(error).deliveries] == [("a", error), ("b", error)]
     assert runner.rows == {}
 
 
@@ -188,6 +216,19 @@ def test_a_prompt_that_fits_asks_for_nothing():
     scheduler.add(request("a"), 0.0)
     assert scheduler.step().eviction is None
     assert scheduler.running == 1
+
+
+def test_prompts_that_start_together_do_not_get_the_same_memory_twice():
+    memory, scheduler = with_memory(60)
+    scheduler.add(request("a", tokens=50), 0.0)
+    scheduler.add(request("b"), 0.0)
+    eviction = scheduler.step().eviction
+    assert (eviction.request_id, eviction.needed_bytes, eviction.headroom_bytes) == ("b", 40, 20)
+    assert [status.waiting_for for status in scheduler.statuses()] == [None, "memory"]
+    memory.headroom = 40
+    scheduler.room_made("b")
+    scheduler.step()
+    assert scheduler.running == 2
 
 
 def test_a_prompt_over_the_headroom_asks_once_and_starts_when_room_was_made():
@@ -290,6 +331,16 @@ def test_kept_prefixes_go_before_anybody_is_asked_for_room():
     assert scheduler.step().eviction is None
     assert runner.prefixes.nbytes == 15
     assert scheduler.running == 1
+
+
+def test_a_row_that_cannot_keep_to_its_form_is_the_callers_fault():
+    runner = FakeRunner()
+    scheduler = make(runner)
+    scheduler.add(request("bad"), 0.0)
+    whole_step = runner.step
+    runner.step = lambda: replace(whole_step(), failed=((1, GuideError("it takes too long")),))
+    got = run(scheduler, steps=1)
+    assert isinstance(got["bad"][-1], GuideError)
 
 
 def test_a_row_that_the_runner_had_to_drop_fails_alone():

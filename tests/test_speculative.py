@@ -1,9 +1,12 @@
 """A draft model makes answers faster, never different."""
 
 import asyncio
+import json
+import shutil
 from dataclasses import replace
 from functools import partial
 
+import mlx.core as mx
 import pytest
 from engine_harness import GREEDY, answer, chat, collect, engine_on, lane_pool, until_idle, until_state
 from tiny_kinds import HYBRID, kind_model
@@ -30,6 +33,10 @@ async def lanes():
 
 async def answers(engine, sampling=GREEDY):
     return await asyncio.gather(*[answer(engine, prompt, sampling) for prompt in PROMPTS])
+
+
+async def text_of(engine, request):
+    return "".join(output.text for output in await collect(engine, request))
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 4])
@@ -67,6 +74,38 @@ async def test_every_parameter_holds(tiny_model, draft_model, lanes, sampling):
         alone = await answers(engine, sampling)
     async with engine_on(tiny_model, lanes, draft=draft_model) as engine:
         assert await answers(engine, sampling) == alone
+
+
+@pytest.fixture(scope="module")
+def padded_model(draft_model, tmp_path_factory):
+    """The draft model with 1,000 ids more than its tokenizer has tokens."""
+    path = shutil.copytree(draft_model, tmp_path_factory.mktemp("padded") / "padded")
+    config = json.loads((path / "config.json").read_text())
+    size = config["vocab_size"]
+    (path / "config.json").write_text(json.dumps(config | {"vocab_size": size + 1000}))
+    weights = mx.load(str(draft_model / "model.safetensors"))
+    padded = {
+        name: mx.pad(each, [(0, 1000), (0, 0)]) if each.shape[0] == size else each for name, each in weights.items()
+    }
+    mx.save_safetensors(str(path / "model.safetensors"), padded, metadata={"format": "mlx"})
+    return path
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        replace(GREEDY, logit_bias={3000: 50.0}, repetition_penalty=1.3),
+        SamplingParams(max_tokens=8, temperature=1e-6, top_k=3000),
+    ],
+    ids=["logit_bias", "top_k"],
+)
+async def test_a_draft_may_lack_ids_that_its_model_has(padded_model, draft_model, lanes, sampling):
+    prompt = Request("odd", (5, 6, 3000, 2048, 7), sampling)
+    async with engine_on(padded_model, lanes) as engine:
+        alone = [*await answers(engine, sampling), await text_of(engine, prompt)]
+    async with engine_on(padded_model, lanes, draft=draft_model) as engine:
+        helped = [*await answers(engine, sampling), await text_of(engine, prompt)]
+    assert helped == alone
 
 
 async def test_a_seed_gives_the_same_answer_whoever_else_is_served(tiny_model, draft_model, lanes):

@@ -107,10 +107,12 @@ TABLE: dict[type[BaseException], Row] = {
     engine.StepFailed: _BUG,
     engine.ModelOwnershipError: _BUG,
     engine.InvalidRequest: Row(400, "invalid_request", INVALID),
+    engine.GuideError: Row(400, "invalid_request", INVALID),
     engine.ContextLengthExceeded: Row(
         400, "context_length_exceeded", INVALID, _fields("prompt_tokens", "max_tokens", "context_length")
     ),
     engine.EngineQueueFull: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
+    engine.TokenizersBusy: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
     engine.LoadError: Row(
         503,
         "model_load_failed",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 
 import structlog
@@ -19,7 +18,7 @@ from mlxd.daemon.api.sampling import for_choice, sampling_params
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.engine import Engine
-from mlxd.engines.errors import ContextLengthExceeded, InvalidRequest
+from mlxd.engines.errors import ContextLengthExceeded, GuideError, InvalidRequest
 from mlxd.engines.generation import Generation
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
@@ -110,10 +109,15 @@ class Inference:
             live.admit(engine, len(requests))
             self._at_engine = self._services.clock()
             outputs = await held.enter_async_context(aclosing(interleaved(generations)))
-            async for choice, output in outputs:
-                if output.finish_reason is not None:
-                    live.ended_tokens += output.usage.completion_tokens
-                yield choice, output
+            try:
+                async for choice, output in outputs:
+                    if output.finish_reason is not None:
+                        live.ended_tokens += output.usage.completion_tokens
+                    yield choice, output
+            except GuideError as error:
+                guide = job.options.guide
+                error.param = guide.param if guide is not None else "tool_choice"
+                raise
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a generated token's text."""
@@ -153,16 +157,18 @@ class Inference:
         return lease.engine, list(self._requests(lease.engine, live, prepared))
 
     async def _prepare(self, lease: Lease) -> Prepared:
-        started = self._services.clock()
-        prepare = partial(self._job.prepare, lease.engine.tokenizer, lease.engine.config.context_length)
+        def prepare() -> tuple[Prepared, float]:
+            started = self._services.clock()
+            prepared = self._job.prepare(lease.engine.tokenizer, lease.engine.config.context_length)
+            return prepared, self._services.clock() - started
+
         try:
-            prepared = await self._services.tokenizers.run(lease.spec.name, prepare)
+            prepared, seconds = await self._services.tokenizers.run(lease.spec.name, prepare)
         except ContextLengthExceeded as error:
             error.param = self._job.prompt_param
             raise
         except InvalidRequest as error:
             raise InvalidField(str(error), self._job.prompt_param) from error
-        seconds = self._services.clock() - started
         if seconds > SLOW_TOKENIZE:
             tokens = sum(map(len, prepared.prompts))
             log.warning("tokenize.slow", model=lease.spec.name, seconds=round(seconds, 3), tokens=tokens)

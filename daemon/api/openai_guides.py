@@ -92,10 +92,9 @@ class WantedGuide:
     def check(self, tokenizer: Tokenizer) -> Guide:
         """The guide, once it is known to compile; takes a while, so not for the event loop. Raises InvalidField."""
         try:
-            check_guide(tokenizer, self.guide)
+            return check_guide(tokenizer, self.guide)
         except InvalidRequest as error:
             raise InvalidField(f"{self.param}: {error}", self.param) from error
-        return self.guide
 
 
 def wanted_guide(body: GuidedBody) -> WantedGuide | None:

@@ -80,10 +80,9 @@ class ToolUse:
         param, other = (form.param, form.guide) if form is not None else ("tool_choice", None)
         try:
             guide = guide_for_tools(tokenizer, self.tools, self.name, parallel=self.max_calls != 1, form=other)
-            check_guide(tokenizer, guide)
+            return check_guide(tokenizer, guide)
         except InvalidRequest as error:
             raise InvalidField(f"{param}: {error}", param) from error
-        return guide
 
 
 def tool_use(
