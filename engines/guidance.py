@@ -33,7 +33,7 @@ MAX_GUIDE_CHARS = 256 * 1024
 COMPILER_STACK_BYTES = 256 * 2**20
 
 # States of all `multipleOf` numbers together; each holds hundreds of bytes for as long as the guide is kept.
-MAX_DIVISOR_STATES = 10_000
+MAX_DIVISOR_STATES = 25_000
 
 # Compiled guides that are kept for one tokenizer: how many, and how long their texts are together.
 MAX_KEPT = 32
