@@ -96,7 +96,7 @@ class Daemon:
 
     def start(self) -> None:
         """Watch memory, and load the libraries and the preloaded models in the background."""
-        for note in self.catalog.notes:
+        for note in (*self.catalog.notes, *self.catalog.names.conflicts):
             log.warning("models.note", note=note)
         watch = self.guard.watch(
             self.settings.memory.poll_interval, self._on_soft, self._on_ceiling, self._on_recovered, self._stop

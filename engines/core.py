@@ -210,6 +210,7 @@ class EngineCore:
             log.error("engine.close_timeout", model=self._config.name, timeout_s=timeout)
             self._abandon(error)
             return False
+        self.state = EngineState.CLOSED
         return True
 
     def _check(self, request: Request) -> None:

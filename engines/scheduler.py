@@ -245,8 +245,8 @@ class Scheduler:
         return None
 
     def _fail_step(self, error: Exception, result: StepResult) -> None:
-        failed = _failed(error)
-        result.deliveries += [(sequence.request, failed) for sequence in self._running.values()]
+        # one for each: a reader adds its own frames to what it raises
+        result.deliveries += [(sequence.request, _failed(error)) for sequence in self._running.values()]
         self._running.clear()
         self._runner.rebuild()
         self._failures += 1

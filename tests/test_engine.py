@@ -7,15 +7,17 @@ from dataclasses import replace
 import pytest
 from engine_harness import GREEDY, answer, chat, collect, engine_on, lane_pool, until_idle, until_live, until_state
 
-from mlxd.engines.core import EngineCore
+from mlxd.engines.core import EngineCore, EngineState
 from mlxd.engines.errors import (
     ContextLengthExceeded,
     EngineClosed,
+    EngineDead,
     EngineQueueFull,
     FootprintExceeded,
     LoadError,
     LoadFailure,
     ModelOwnershipError,
+    StepFailed,
 )
 from mlxd.engines.text_runner import TextRunner
 from mlxd.engines.types import EngineConfig, FinishReason, Request, SamplingParams
@@ -516,3 +518,20 @@ async def test_an_engine_whose_model_cannot_be_dropped_cleanly_still_ends(tiny_m
     monkeypatch.undo()
     async with engine_on(tiny_model, lanes) as engine:
         assert await answer(engine, "hello")
+
+
+async def test_an_engine_that_gave_up_is_closed_like_any_other(tiny_model, lanes, monkeypatch):
+    def fail(self):
+        raise RuntimeError("metal says no")
+
+    died = []
+    async with engine_on(tiny_model, lanes, on_dead=died.append) as engine:
+        monkeypatch.setattr(TextRunner, "step", fail)
+        for _ in range(3):
+            with pytest.raises((StepFailed, EngineDead)):
+                await collect(engine, chat(engine, "hello"))
+        monkeypatch.undo()
+        assert len(died) == 1
+        with pytest.raises(EngineDead):
+            engine.generate(chat(engine, "hello"))
+    assert engine.state is EngineState.CLOSED
