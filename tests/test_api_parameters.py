@@ -218,9 +218,14 @@ async def test_a_form_that_cannot_be_compiled_names_its_field_and_the_reason(ser
 
 
 async def test_a_call_that_must_be_made_is_made(calling):
+    # what has no bound could run into the token limit, and a call that is cut off is no call
+    city = {"city": {"type": "string", "maxLength": 8}}
+    parameters = {"type": "object", "properties": city, "required": ["city"], "additionalProperties": False}
+    weather = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    asked = {"model": "caller", "tools": [weather], "parallel_tool_calls": False, "max_tokens": 200}
     named = {"type": "function", "function": {"name": "weather"}}
     for choice in ("required", named):
-        answer = await calling.chat(model="caller", tools=[WEATHER], tool_choice=choice, max_tokens=200)
+        answer = await calling.chat(**asked, tool_choice=choice)
         [made] = answer.choices
         assert made.message.tool_calls[0].function.name == "weather"
         assert set(json.loads(made.message.tool_calls[0].function.arguments)) == {"city"}
