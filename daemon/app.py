@@ -161,18 +161,28 @@ class Daemon:
 
     async def _get_below_soft(self, reason: str) -> None:
         """MLX's free buffers go first, then kept prompt prefixes, idle models only for what is still missing."""
-        before = self.guard.sample().footprint
-        await self._lanes.reclaim()
-        over = self.guard.sample().footprint.bytes - self.guard.limits.soft_bytes
+        over = await self._reclaim(reason)
         if over > 0 and await self.registry.trim_prefixes(over, reason):
+            # what was trimmed is in MLX's buffers now; the trim itself is told already
             await self._lanes.reclaim()
-        after = self.guard.sample().footprint
-        soft, freed = self.guard.limits.soft_bytes, before.bytes - after.bytes
+            over = self._over_soft()
+        if over > 0:
+            await self.registry.shed(over, reason)
+
+    async def _reclaim(self, reason: str) -> int:
+        """Give MLX's free buffers back; the bytes that are still over the soft limit."""
+        before = self.guard.sample().footprint.bytes
+        await self._lanes.reclaim()
+        over = self._over_soft()
+        soft = self.guard.limits.soft_bytes
+        freed = before - (soft + over)
         if freed >= WORTH_TELLING:
-            inputs = {"footprint_bytes": after.bytes, "soft_bytes": soft, "freed_bytes": freed}
+            inputs = {"footprint_bytes": soft + over, "soft_bytes": soft, "freed_bytes": freed}
             self.registry.decisions.add("trim", reason, inputs=inputs)
-        if after.bytes > soft:
-            await self.registry.shed(after.bytes - soft, reason)
+        return over
+
+    def _over_soft(self) -> int:
+        return self.guard.sample().footprint.bytes - self.guard.limits.soft_bytes
 
 
 def prefix_folder(settings: Settings, backend: BackendFactory) -> PrefixFolder | None:

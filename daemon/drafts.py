@@ -9,7 +9,7 @@ from mlxd.daemon.config_errors import Problem, dotted
 from mlxd.daemon.config_rules import Unexpected
 from mlxd.daemon.settings import Settings
 from mlxd.memory.estimates import ModelEstimate
-from mlxd.registry.names import AmbiguousModel, NameTable, Resolved, UnknownModel
+from mlxd.registry.names import AmbiguousModel, NameTable, UnknownModel
 from mlxd.registry.spec import ModelKind, ModelSpec
 
 _REMEDY = "name a smaller text model with the same vocabulary"
@@ -68,7 +68,7 @@ def _draft(wanted: str, model: ModelSpec, names: NameTable, specs: dict[str, Mod
 def _hint(wanted: str, names: NameTable) -> str:
     similar: tuple[str, ...]
     try:
-        similar = (_shown(names.resolve(wanted, "")),)
+        similar = (names.resolve(wanted, "").shown,)
     except AmbiguousModel as error:
         similar = error.candidates
     except UnknownModel as error:
@@ -76,10 +76,6 @@ def _hint(wanted: str, names: NameTable) -> str:
     if similar:
         return f"did you mean {' or '.join(similar)}?"
     return "put its folder into one of models.dirs, or give it a [[model]] entry with path or repo"
-
-
-def _shown(meaning: Resolved) -> str:
-    return meaning.preset or meaning.model
 
 
 def _with_draft(spec: ModelSpec, draft: ModelSpec) -> ModelSpec:

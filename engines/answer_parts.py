@@ -5,7 +5,22 @@ from __future__ import annotations
 from mlxd.engines.stop_text import StopText
 
 
-class ContentText:
+class _Shown:
+    """Text on its way to the reader."""
+
+    def __init__(self) -> None:
+        self._out: list[str] = []
+
+    def take(self) -> str:
+        """The text that became safe to show."""
+        if not self._out:
+            return ""
+        text = "".join(self._out)
+        self._out.clear()
+        return text
+
+
+class ContentText(_Shown):
     """The answer's own text. Stop strings are looked for in it, and in nothing else.
 
     Reasoning and calls cut it into runs. White space that begins a run is only a distance: it is shown if text
@@ -13,8 +28,8 @@ class ContentText:
     """
 
     def __init__(self, stop: StopText | None) -> None:
+        super().__init__()
         self._stop = stop
-        self._out: list[str] = []
         self._blank = ""
         self._in_run = False
         self._has_text = False
@@ -55,20 +70,12 @@ class ContentText:
         if self._stop is not None:
             self._out.append(self._stop.flush())
 
-    def take(self) -> str:
-        """The text that became safe to show."""
-        if not self._out:
-            return ""
-        text = "".join(self._out)
-        self._out.clear()
-        return text
 
-
-class ReasoningText:
+class ReasoningText(_Shown):
     """The model's reasoning without the white space around it; a further stretch of it begins on a new line."""
 
     def __init__(self) -> None:
-        self._out: list[str] = []
+        super().__init__()
         self._blank = ""
         self._has_text = False
         self._in_run = False
@@ -91,11 +98,3 @@ class ReasoningText:
     def end_run(self) -> None:
         """Something else comes, and white space at the end is not shown."""
         self._blank, self._in_run = "", False
-
-    def take(self) -> str:
-        """The reasoning that became safe to show."""
-        if not self._out:
-            return ""
-        text = "".join(self._out)
-        self._out.clear()
-        return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from mlxd.engines.types import RequestOutput
 
@@ -25,7 +24,7 @@ class OutputCollector:
             self._error = item
             self.finished = True
         else:
-            self._pending = item if self._pending is None else _merge(self._pending, item)
+            self._pending = item if self._pending is None else RequestOutput.joined((self._pending, item))
             self.finished = item.finish_reason is not None
         self._ready.set()
 
@@ -39,13 +38,3 @@ class OutputCollector:
             return output
         assert self._error is not None, "the event is set only with an output or an error"
         raise self._error
-
-
-def _merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-    return replace(
-        second,
-        text=first.text + second.text,
-        reasoning=first.reasoning + second.reasoning,
-        tool_calls=first.tool_calls + second.tool_calls,
-        logprobs=first.logprobs + second.logprobs,
-    )

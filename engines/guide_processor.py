@@ -13,7 +13,7 @@ import numpy as np
 from mlxd.engines.errors import GuideError
 from mlxd.engines.guidance import guide_compiler
 from mlxd.engines.guide_follower import GuideFollower, Mask, Reasoning
-from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.tokenizer import Thought, Tokenizer
 from mlxd.engines.types import Guide
 
 # CPU seconds that one row's guide may take: at once, and for each token. All rows of a batch wait for each of them.
@@ -64,7 +64,7 @@ class GuideProcessor:
 def row_guide(guide: Guide, tokenizer: Tokenizer, prompt: Sequence[int], *, reasons: bool) -> GuideProcessor:
     """The logits processor of one row. With `reasons` the model may think before the guide holds.
 
-    Quick when `check_guide` has just compiled the guide. Raises InvalidRequest.
+    Quick for a guide from `check_guide`, which is compiled. Raises InvalidRequest.
     """
     compiler = guide_compiler(tokenizer)
     reasoning = _reasoning(tokenizer, prompt) if reasons else None
@@ -78,14 +78,11 @@ def _reasoning(tokenizer: Tokenizer, prompt: Sequence[int]) -> Reasoning | None:
 
     Only a marker that is the prompt's last text counts: what users write is further in front.
     """
-    if tokenizer.think_start is None or tokenizer.think_end is None:
-        return None
-    start, end = tokenizer.think_start.encode(), tokenizer.think_end.encode()
-    tail = b"".join(tokenizer.token_bytes(token) for token in prompt[-2 * max(len(start), len(end)) :]).rstrip()
-    if tail.endswith(end):
+    end, thought = tokenizer.think_end, tokenizer.thought_at_end(prompt)
+    if end is None or thought is Thought.CLOSED:
         return None
     tokens = tokenizer.once(_ThinkStart, _ThinkStart.of).tokens
-    return Reasoning(tokens, end, tokenizer.token_bytes, is_open=tail.endswith(start))
+    return Reasoning(tokens, end.encode(), tokenizer.token_bytes, is_open=thought is Thought.OPEN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,9 @@ class KeptPrefixes:
         """The longest prefix that is in memory."""
         return self._cache.match(prompt)
 
-    def checkpoints(self, start: int, prompt: Sequence[int]) -> frozenset[int]:
-        """Lengths after `start` at which a prompt's cache is to be kept, beside its end."""
-        return frozenset(self._shape.checkpoints(start, len(prompt) - 1) if self.active else ())
+    def checkpoints(self, start: int, prompt: Sequence[int]) -> list[int]:
+        """Lengths after `start` at which a prompt's cache is to be kept, beside its end; in order."""
+        return self._shape.checkpoints(start, len(prompt) - 1) if self.active else []
 
     def keep(self, layers: list[Any], tokens: Sequence[int]) -> None:
         """Keep a sequence's cache, unless memory is short; `layers` may still belong to a batch.
@@ -88,14 +88,16 @@ class KeptPrefixes:
         if not self.active:
             return
         nbytes = sum(layer.nbytes for layer in layers)
-        spare = self._headroom()
-        if (spare is not None and nbytes > spare) or not self._cache.wants(tokens, nbytes):
-            return
         try:
-            self._cache.put(tokens, detach(layers))
+            self._cache.put(tokens, nbytes, lambda: self._copied(layers, nbytes))
         # MLX raises RuntimeError or ValueError for want of memory, by backend
         except Exception as error:  # noqa: BLE001
             log.warning("prefix_cache.keep_failed", tokens=len(tokens), bytes=nbytes, error=repr(error))
+
+    def _copied(self, layers: list[Any], nbytes: int) -> list[Any] | None:
+        """A copy that is free of the batch; None when memory is short."""
+        spare = self._headroom()
+        return None if spare is not None and nbytes > spare else detach(layers)
 
     def trim(self, max_bytes: int) -> int:
         """Keep at most so many bytes; the bytes that are free now. Nothing is written: that would hold them longer."""
@@ -130,7 +132,7 @@ class KeptPrefixes:
     def adopt(self, restored: PrefixEntry | None) -> None:
         """Keep what was read; None when it could not be."""
         if restored is not None:
-            self._cache.put(restored.tokens.tolist(), restored.layers)
+            self._cache.put(restored.tokens, restored.nbytes, lambda: restored.layers)
 
     def close(self) -> None:
         """Write what is kept to the disk, the newest first and as far as there is time, and drop it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -93,17 +93,17 @@ class PrefixCache:
         trim_prompt_cache(layers, len(entry.tokens) - length)
         return PrefixHit(length, layers)
 
-    def wants(self, tokens: Sequence[int], nbytes: int) -> bool:
-        """Whether `put` would keep this; asked before the cache is taken out of a batch."""
+    def put(self, tokens: Prompt, nbytes: int, take: Callable[[], list[Any] | None]) -> bool:
+        """Keep the cache of `tokens`; False when it is too big, too short or known, or when there is none after all.
+
+        `take` gives it, evaluated, or None. It is called only for what is wanted: a copy may be dear.
+        """
         if len(tokens) < LEAST_TOKENS or nbytes > self.max_bytes:
             return False
-        return not self._is_covered(token_array(tokens))
-
-    def put(self, tokens: Sequence[int], layers: list[Any]) -> bool:
-        """Keep the cache of `tokens`, whose arrays are evaluated; False when it is too big, too short or known."""
-        entry = PrefixEntry(token_array(tokens), layers, sum(layer.nbytes for layer in layers))
-        if not self.wants(tokens, entry.nbytes):
+        held = token_array(tokens)
+        if self._is_covered(held) or (layers := take()) is None:
             return False
+        entry = PrefixEntry(held, layers, sum(layer.nbytes for layer in layers))
         self._drop_covered_by(entry)
         self._entries[self._next_key] = entry
         self._next_key += 1

@@ -1,7 +1,7 @@
 """The files of stored prefixes: one with arrays and one beside it that says what they are. No MLX here.
 
 `<key>.safetensors` is written first and `<key>.json` last; an entry is there when both are. Each is written under
-another name and renamed when it is whole, so a crash leaves an entry or garbage that `stored_keys` removes.
+another name and renamed when it is whole, so a crash leaves an entry or garbage that `stored_files` removes.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class _Generator(BatchGenerator):  # type: ignore[misc]
 @dataclass(slots=True)
 class Row:
     """One row; `length` counts its tokens, `cached` those that the prefix cache gave, `done` those of its prompt that
-    are processed. `keep_at` are prompt lengths.
+    are processed.
     """
 
     uid: int
@@ -50,15 +50,14 @@ class Row:
     prefilling: bool = True
     done: int = 0
     fault: RowFault = field(default_factory=RowFault)
-    keep_at: frozenset[int] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """A step of one group: BatchGenerator's responses by row, and what it took."""
+    """A step of one group: BatchGenerator's responses by row, the rows that are at a cut, and what it took."""
 
     tokens: list[tuple[Row, Any]]
-    reached: list[tuple[Row, int]]
+    reached: list[Row]
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -107,11 +106,15 @@ class RowGroup:
     def nbytes(self) -> int:
         return int(self._generator.prompt_cache_nbytes)
 
-    def insert(self, row: Row, layers: list[Any] | None, max_tokens: int, **options: Any) -> None:
-        """Add a row that has `layers` for its first `cached` tokens; `options` are lists of one for `insert`."""
-        rest = row.prompt[row.cached :]
-        cuts = [0, *(length - row.cached for length in sorted(row.keep_at)), len(rest)]
-        segments = [list(rest[start:end]) for start, end in pairwise(cuts)]
+    def insert(
+        self, row: Row, layers: list[Any] | None, max_tokens: int, cuts: Sequence[int] = (), **options: Any
+    ) -> None:
+        """Add a row that has `layers` for its first `cached` tokens; `options` are lists of one for `insert`.
+
+        Its prompt is processed up to each length of `cuts`, and up to its last token, without going over.
+        """
+        ends = [row.cached, *cuts, len(row.prompt)]
+        segments = [list(row.prompt[start:end]) for start, end in pairwise(ends)]
         (inner,) = self._generator.insert_segments(
             [segments],
             max_tokens=[max_tokens],
@@ -124,9 +127,6 @@ class RowGroup:
 
     def holds(self, uid: int) -> bool:
         return uid in self._inner
-
-    def row(self, uid: int) -> Row:
-        return self._rows[self._inner[uid]]
 
     def extract(self, uid: int) -> tuple[list[Any], list[int]]:
         """The row's cache and the tokens in it; not evaluated yet."""
@@ -158,7 +158,7 @@ class RowGroup:
             if response.end_of_prompt:
                 row.prefilling = False
             elif response.end_of_segment:
-                reached.append((row, row.done))
+                reached.append(row)
         return GroupStep(self._book(tokens), reached, stats.prompt_tokens, stats.prompt_time, stats.decode_time)
 
     def _book(self, responses: list[Any]) -> list[tuple[Row, Any]]:

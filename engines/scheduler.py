@@ -169,7 +169,7 @@ class Scheduler:
 
     def _admit(self, result: StepResult) -> None:
         promised = 0
-        while True:
+        while self._waiting:
             sequence = self._admission.next(self._waiting, self._running.values())
             if sequence is None:
                 return

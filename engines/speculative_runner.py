@@ -11,26 +11,22 @@ import copy
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import speculative_generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
-from mlxd.engines.backend import Admitted, RunnerStep, TextStream, TokenEvent
-from mlxd.engines.cache_layers import cache_shape
+from mlxd.engines.backend import Admitted, RunnerStep, TokenEvent
+from mlxd.engines.cache_layers import CacheShape, cache_shape
 from mlxd.engines.errors import LoadError, LoadFailure
-from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
 from mlxd.engines.loader import LoadedText
 from mlxd.engines.logprobs import token_logprobs
-from mlxd.engines.pacer import PrefillPacer
 from mlxd.engines.prefix_disk import PrefixDisk
 from mlxd.engines.row_faults import LogitsProcessor, RowFault, Sampler
+from mlxd.engines.runner_base import RunnerBase, faults
 from mlxd.engines.sampling import row_options
-from mlxd.engines.text_stream import text_stream
-from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import DraftStats, EngineConfig, ModelInfo, Request
+from mlxd.engines.types import DraftStats, EngineConfig, Request
 
 
 @dataclass(slots=True, eq=False)
@@ -57,37 +53,16 @@ class SpeculativeRow:
         return len(self.prompt) - 1 - self.done
 
 
-class SpeculativeRunner:
-    """Runs a model with its draft; every call is made on the engine's lane, under its stream. Raises LoadError."""
+class SpeculativeRunner(RunnerBase):
+    """Runs a model with its draft. Raises LoadError for models that cannot go back."""
 
     def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
-        for name, one in (("model", loaded.model), ("draft", loaded.draft)):
-            shape = cache_shape(one)
-            # mlx-lm tells the two models' caches apart by the number of layers
-            if shape.recurrent or shape.window is not None or len(make_prompt_cache(one)) != len(one.layers):
-                message = f"engine.draft: the {name}'s cache cannot be cut back, which speculative decoding needs"
-                raise LoadError(LoadFailure.UNSUPPORTED, message)
-        self._model = loaded.model
+        shapes = {name: _shape(name, one) for name, one in (("model", loaded.model), ("draft", loaded.draft))}
+        super().__init__(loaded, config, stream, shapes["model"], disk)
         self._draft = loaded.draft
-        self._tokenizer = loaded.tokenizer
-        self._info = loaded.info
-        self._config = config
-        self._stream = stream
-        self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
-        self._uids = count(1)
         self._rows: dict[int, SpeculativeRow] = {}
-        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token, config.prefix_spill_timeout)
-        self._prefixes = KeptPrefixes(limits, cache_shape(loaded.model), disk)
         self._proposed = 0
         self._accepted = 0
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
 
     @property
     def kv_bytes(self) -> int:
@@ -95,16 +70,8 @@ class SpeculativeRunner:
         return sum(layer.nbytes for row in rows for layer in (*row.layers, *row.draft_layers))
 
     @property
-    def prefixes(self) -> KeptPrefixes:
-        return self._prefixes
-
-    @property
     def draft(self) -> DraftStats:
         return DraftStats(self._proposed, self._accepted)
-
-    @property
-    def short_prompt(self) -> int:
-        return self._pacer.chunk(1, decoding=False)
 
     def insert(self, request: Request, max_tokens: int) -> Admitted:
         """Add a row with a cache in each model."""
@@ -112,7 +79,7 @@ class SpeculativeRunner:
         options = row_options(request, self._tokenizer, self._info.vocab_size, fault)
         hit = self._prefixes.match(prompt)
         layers = hit.layers if hit is not None else [*make_prompt_cache(self._model), *make_prompt_cache(self._draft)]
-        own = len(layers) - len(make_prompt_cache(self._draft))
+        own = len(self._model.layers)
         cached = hit.length if hit is not None else 0
         row = SpeculativeRow(
             uid=next(self._uids),
@@ -129,10 +96,6 @@ class SpeculativeRunner:
         )
         self._rows[row.uid] = row
         return Admitted(row.uid, cached)
-
-    def text_stream(self, request: Request) -> TextStream:
-        """A fresh text stream for one request."""
-        return text_stream(self._tokenizer, request)
 
     def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
         """Drop rows; with `keep` a prompt that was not finished stays in the prefix cache, as far as it came."""
@@ -153,7 +116,9 @@ class SpeculativeRunner:
         prefilling = next((row for row in self._rows.values() if row.tokens is None), None)
         if prefilling is not None:
             self._prefill(prefilling, self._pacer.chunk(1, decoding=bool(decoding), depth=prefilling.done))
-        return RunnerStep(tokens=tuple(events), failed=self._remove_faulty())
+        failed = faults(self._rows.values())
+        self.remove([uid for uid, _ in failed], keep=False)
+        return RunnerStep(tokens=tuple(events), failed=failed)
 
     def rebuild(self) -> None:
         self._rows.clear()
@@ -207,16 +172,19 @@ class SpeculativeRunner:
             if is_last or not from_draft:
                 return
 
-    def _remove_faulty(self) -> tuple[tuple[int, Exception], ...]:
-        """Drop rows whose own sampler or processors raised in this step."""
-        faulty = [(row.uid, row.fault.error) for row in self._rows.values()]
-        failed = tuple((uid, error) for uid, error in faulty if error is not None)
-        self.remove([uid for uid, _ in failed], keep=False)
-        return failed
-
     def _keep(self, row: SpeculativeRow) -> None:
         # the row goes on with its own objects
         self._prefixes.keep(copy.deepcopy([*row.layers, *row.draft_layers]), row.prompt[: row.done])
+
+
+def _shape(name: str, model: Any) -> CacheShape:
+    """The shape of a cache that can be cut back and that mlx-lm can tell from the other model's. Raises LoadError."""
+    shape = cache_shape(model)
+    # mlx-lm tells the two models' caches apart by the number of layers
+    if shape.recurrent or shape.window is not None or len(make_prompt_cache(model)) != len(model.layers):
+        message = f"engine.draft: the {name}'s cache cannot be cut back, which speculative decoding needs"
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
+    return shape
 
 
 def _with_prompt(processors: list[LogitsProcessor], prompt: Sequence[int]) -> list[LogitsProcessor]:

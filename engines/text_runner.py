@@ -3,60 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import count
 from typing import Any
 
-from mlxd.engines.backend import Admitted, RunnerStep, TextStream, TokenEvent
+from mlxd.engines.backend import Admitted, RunnerStep, TokenEvent
 from mlxd.engines.cache_layers import cache_shape, check_batchable
 from mlxd.engines.grouping import choose_group
-from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
 from mlxd.engines.loader import LoadedText
 from mlxd.engines.logprobs import batch_logprobs
-from mlxd.engines.pacer import PrefillPacer
 from mlxd.engines.prefix_disk import PrefixDisk
 from mlxd.engines.row_faults import RowFault
 from mlxd.engines.row_group import GroupStep, Row, RowGroup
+from mlxd.engines.runner_base import RunnerBase, faults
 from mlxd.engines.sampling import row_options
-from mlxd.engines.text_stream import text_stream
-from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineConfig, ModelInfo, Request
+from mlxd.engines.types import EngineConfig, Request
 
 
-class TextRunner:
-    """Runs a text model's rows; every call is made on the engine's lane, under its stream."""
+class TextRunner(RunnerBase):
+    """Runs a text model's rows in padded batches. Raises LoadError for a model that cannot be batched."""
 
     def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
         check_batchable(loaded.model)
-        self._model = loaded.model
-        self._tokenizer = loaded.tokenizer
-        self._info = loaded.info
-        self._config = config
-        self._stream = stream
-        self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
-        self._uids = count(1)
+        super().__init__(loaded, config, stream, cache_shape(loaded.model), disk)
         self._groups: list[RowGroup] = []
-        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token, config.prefix_spill_timeout)
-        self._prefixes = KeptPrefixes(limits, cache_shape(loaded.model), disk)
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
 
     @property
     def kv_bytes(self) -> int:
         return sum(group.nbytes for group in self._groups)
-
-    @property
-    def prefixes(self) -> KeptPrefixes:
-        return self._prefixes
-
-    @property
-    def short_prompt(self) -> int:
-        return self._pacer.chunk(1, decoding=False)
 
     @property
     def draft(self) -> None:
@@ -77,14 +49,11 @@ class TextRunner:
             done=cached,
             logprobs=request.sampling.logprobs,
             fault=fault,
-            keep_at=self._prefixes.checkpoints(cached, prompt),
         )
-        self._group_for(len(prompt)).insert(row, hit.layers if hit is not None else None, max_tokens, **options)
+        cuts = self._prefixes.checkpoints(cached, prompt)
+        layers = hit.layers if hit is not None else None
+        self._group_for(len(prompt)).insert(row, layers, max_tokens, cuts, **options)
         return Admitted(row.uid, cached)
-
-    def text_stream(self, request: Request) -> TextStream:
-        """A fresh text stream for one request."""
-        return text_stream(self._tokenizer, request)
 
     def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
         """Drop rows; with `keep` what they have processed stays in the prefix cache, within its bounds."""
@@ -103,17 +72,10 @@ class TextRunner:
 
     def step(self) -> RunnerStep:
         prefilling = sum(group.prefilling for group in self._groups)
-        depth = max((group.depth for group in self._groups), default=0)
-        decoding = any(group.is_decoding for group in self._groups)
-        chunk = self._pacer.chunk(prefilling, decoding=decoding, depth=depth)
-        steps = [group.step(chunk if group.prefilling else None) for group in self._groups]
-        if prefilling:
-            self._pacer.observe_decode(sum(step.decode_seconds for step in steps))
-            tokens, seconds = sum(step.prompt_tokens for step in steps), sum(step.prompt_seconds for step in steps)
-            self._pacer.observe(tokens, seconds, rows=prefilling, depth=depth)
-        for group, step in zip(self._groups, steps, strict=True):
-            self._keep_reached(group, step)
-        failed = self._remove_faulty()
+        steps = self._paced_steps(prefilling) if prefilling else [group.step(None) for group in self._groups]
+        failed = faults(row for group in self._groups for row in group.rows)
+        if failed:
+            self.remove([uid for uid, _ in failed], keep=False)
         self._groups = [group for group in self._groups if len(group)]
         return RunnerStep(tokens=tuple(event for step in steps for event in self._events(step)), failed=failed)
 
@@ -144,17 +106,19 @@ class TextRunner:
                 logprobs=by_uid.get(row.uid),
             )
 
-    def _remove_faulty(self) -> tuple[tuple[int, Exception], ...]:
-        """Drop rows whose own sampler or processors raised in this step."""
-        faulty = [(row.uid, row.fault.error) for group in self._groups for row in group.rows]
-        failed = tuple((uid, error) for uid, error in faulty if error is not None)
-        self.remove([uid for uid, _ in failed], keep=False)
-        return failed
-
-    def _keep_reached(self, group: RowGroup, step: GroupStep) -> None:
-        for row, length in step.reached:
-            if length == len(row.prompt) - 1 or length in row.keep_at:
+    def _paced_steps(self, prefilling: int) -> list[GroupStep]:
+        """A step of each group in which prompts prefill too: their chunk is sized, and its speed measured."""
+        depth = max(group.depth for group in self._groups)
+        decoding = any(group.is_decoding for group in self._groups)
+        chunk = self._pacer.chunk(prefilling, decoding=decoding, depth=depth)
+        steps = [group.step(chunk if group.prefilling else None) for group in self._groups]
+        self._pacer.observe_decode(sum(step.decode_seconds for step in steps))
+        tokens, seconds = sum(step.prompt_tokens for step in steps), sum(step.prompt_seconds for step in steps)
+        self._pacer.observe(tokens, seconds, rows=prefilling, depth=depth)
+        for group, step in zip(self._groups, steps, strict=True):
+            for row in step.reached:
                 self._prefixes.keep(*group.extract(row.uid))
+        return steps
 
     def _group_for(self, length: int) -> RowGroup:
         index = choose_group([group.lengths for group in self._groups], length, self._most_padding())

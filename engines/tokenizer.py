@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,13 @@ _PROBE: Mapping[str, Any] = {
         },
     },
 }
+
+
+class Thought(enum.Enum):
+    """How a prompt may leave the model's reasoning."""
+
+    OPEN = enum.auto()
+    CLOSED = enum.auto()
 
 
 class Detokenizer(Protocol):
@@ -147,11 +155,17 @@ class Tokenizer:
         initial: str | None = self._wrapper.response_initial_state
         if initial is not None:
             return initial
-        start = self.think_start
-        if start is None:
-            return "normal"
-        tail = b"".join(self.token_bytes(token) for token in prompt[-2 * len(start) :])
-        return "reasoning" if tail.rstrip().endswith(start.encode()) else "normal"
+        return "reasoning" if self.thought_at_end(prompt) is Thought.OPEN else "normal"
+
+    def thought_at_end(self, prompt: Sequence[int]) -> Thought | None:
+        """The marker of reasoning that is the prompt's last text; None for any other ending."""
+        start, end = self.think_start, self.think_end
+        if start is None or end is None:
+            return None
+        tail = b"".join(self.token_bytes(token) for token in prompt[-2 * max(len(start), len(end)) :]).rstrip()
+        if tail.endswith(end.encode()):
+            return Thought.CLOSED
+        return Thought.OPEN if tail.endswith(start.encode()) else None
 
     @cached_property
     def _token_bytes(self) -> TokenBytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,17 @@ class RequestOutput:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+
+    @staticmethod
+    def joined(pieces: Sequence[RequestOutput]) -> RequestOutput:
+        """Successive outputs of one request as one; at least one."""
+        return replace(
+            pieces[-1],
+            text="".join(piece.text for piece in pieces),
+            reasoning="".join(piece.reasoning for piece in pieces),
+            tool_calls=tuple(chain.from_iterable(piece.tool_calls for piece in pieces)),
+            logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
+        )
 
 
 class RequestState(enum.StrEnum):

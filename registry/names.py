@@ -39,6 +39,11 @@ class Resolved:
     model: str
     preset: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """The name that means this."""
+        return self.preset or self.model
+
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
@@ -61,7 +66,7 @@ class NameTable:
         for name, meaning, what in _claims(tuple(specs)):
             winner = exact.setdefault(name, meaning)
             if winner != meaning:
-                conflicts.append(f"{what} {name!r} of {meaning.model} has no effect: the name means {_shown(winner)}")
+                conflicts.append(f"{what} {name!r} of {meaning.model} has no effect: the name means {winner.shown}")
         leaves = {name: meaning for name, meaning in exact.items() if meaning.model == name and "/" in name}
         return cls(
             exact,
@@ -92,7 +97,7 @@ class NameTable:
         for table in (self.folded, self.leaves):
             meanings = table.get(name.casefold(), ())
             if len(meanings) > 1:
-                raise AmbiguousModel(name, tuple(sorted(map(_shown, meanings))))
+                raise AmbiguousModel(name, tuple(sorted(meaning.shown for meaning in meanings)))
             if meanings:
                 return meanings[0]
         return None
@@ -126,10 +131,6 @@ def _grouped(pairs: Iterable[tuple[str, Resolved]]) -> dict[str, tuple[Resolved,
         if meaning not in groups.get(key, ()):
             groups[key] = (*groups.get(key, ()), meaning)
     return groups
-
-
-def _shown(meaning: Resolved) -> str:
-    return meaning.preset or meaning.model
 
 
 def _unknown_message(name: str, suggestions: tuple[str, ...]) -> str:

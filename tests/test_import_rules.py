@@ -29,6 +29,7 @@ MLX_FILES = {
     "engines/prefix_cache.py",
     "engines/prefix_disk.py",
     "engines/row_group.py",
+    "engines/runner_base.py",
     "engines/speculative_runner.py",
     "engines/text_runner.py",
     "engines/answer_format.py",

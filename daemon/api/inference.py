@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -109,15 +109,11 @@ class Inference:
             live.admit(engine, len(requests))
             self._at_engine = self._services.clock()
             outputs = await held.enter_async_context(aclosing(interleaved(generations)))
-            try:
-                async for choice, output in outputs:
-                    if output.finish_reason is not None:
-                        live.ended_tokens += output.usage.completion_tokens
-                    yield choice, output
-            except GuideError as error:
-                guide = job.options.guide
-                error.param = guide.param if guide is not None else "tool_choice"
-                raise
+            held.enter_context(_naming_the_form(job.options))
+            async for choice, output in outputs:
+                if output.finish_reason is not None:
+                    live.ended_tokens += output.usage.completion_tokens
+                yield choice, output
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a generated token's text."""
@@ -220,6 +216,16 @@ def max_wait_of(request: web.Request, queue_timeout: float) -> float | None:
     except ValueError as error:
         raise InvalidField(f"{MAX_WAIT_HEADER}: {error}", MAX_WAIT_HEADER) from None
     return queue_timeout if seconds is None else min(seconds, queue_timeout)
+
+
+@contextmanager
+def _naming_the_form(options: AnswerOptions) -> Iterator[None]:
+    """An engine does not know which field asked for a form."""
+    try:
+        yield
+    except GuideError as error:
+        error.param = options.guide.param if options.guide is not None else "tool_choice"
+        raise
 
 
 def _check_kind(services: Services, model: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
@@ -95,7 +94,7 @@ class Printer:
         received: dict[int, list[RequestOutput]] = {index: [] for index in range(self.choices)}
         for index, output in outputs:
             received[index].append(output)
-        whole = {index: _joined(pieces) for index, pieces in received.items()}
+        whole = {index: RequestOutput.joined(pieces) for index, pieces in received.items()}
         written = [
             self.wording.writer(index, self.inference.token_bytes).whole(output) for index, output in whole.items()
         ]
@@ -158,16 +157,6 @@ def fingerprint(services: Services, model: str) -> str:
     spec = services.registry.model(model).spec
     what = f"{services.version} {spec.name} {spec.path} {spec.weight_bytes}"
     return f"fp_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
-
-
-def _joined(pieces: Sequence[RequestOutput]) -> RequestOutput:
-    return replace(
-        pieces[-1],
-        text="".join(piece.text for piece in pieces),
-        reasoning="".join(piece.reasoning for piece in pieces),
-        tool_calls=tuple(chain.from_iterable(piece.tool_calls for piece in pieces)),
-        logprobs=tuple(chain.from_iterable(piece.logprobs for piece in pieces)),
-    )
 
 
 def _rounded(value: float | None) -> float | None:

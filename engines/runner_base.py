@@ -1,0 +1,70 @@
+"""What every runner of a text model has: the model's facts, prefill pacing, kept prefixes and faults of single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from typing import Any, Protocol
+
+from mlxd.engines.backend import TextStream
+from mlxd.engines.cache_layers import CacheShape
+from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
+from mlxd.engines.loader import LoadedText
+from mlxd.engines.pacer import PrefillPacer
+from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.row_faults import RowFault
+from mlxd.engines.text_stream import text_stream
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import EngineConfig, ModelInfo, Request
+
+
+class FaultyRow(Protocol):
+    """A row whose own sampler or processors may raise."""
+
+    @property
+    def uid(self) -> int: ...
+
+    @property
+    def fault(self) -> RowFault: ...
+
+
+class RunnerBase:
+    """The common part of runners; every call is made on the engine's lane, under its stream."""
+
+    def __init__(
+        self, loaded: LoadedText, config: EngineConfig, stream: Any, shape: CacheShape, disk: PrefixDisk | None
+    ) -> None:
+        self._model = loaded.model
+        self._tokenizer = loaded.tokenizer
+        self._info = loaded.info
+        self._config = config
+        self._stream = stream
+        self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
+        self._uids = count(1)
+        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token, config.prefix_spill_timeout)
+        self._prefixes = KeptPrefixes(limits, shape, disk)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def prefixes(self) -> KeptPrefixes:
+        return self._prefixes
+
+    @property
+    def short_prompt(self) -> int:
+        return self._pacer.chunk(1, decoding=False)
+
+    def text_stream(self, request: Request) -> TextStream:
+        """A fresh text stream for one request."""
+        return text_stream(self._tokenizer, request)
+
+
+def faults(rows: Iterable[FaultyRow]) -> tuple[tuple[int, Exception], ...]:
+    """The rows whose own sampler or processors raised in the last step, with their errors."""
+    return tuple((row.uid, row.fault.error) for row in rows if row.fault.error is not None)
