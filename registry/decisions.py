@@ -20,6 +20,7 @@ class DecisionLog:
         self._wall_clock = wall_clock
         self._numbers = count(1)
         self._decisions: deque[Decision] = deque(maxlen=limit)
+        self.on_decision: Callable[[Decision], None] = lambda _: None
 
     def add(
         self,
@@ -39,6 +40,7 @@ class DecisionLog:
         context = {"for_model": for_model, "for_request": for_request, **decision.inputs}
         named = {key: value for key, value in context.items() if value is not None}
         log.info("registry.decision", kind=kind, model=model, reason=reason, **named)
+        self.on_decision(decision)
         return decision
 
     def last(self, limit: int) -> list[Decision]:

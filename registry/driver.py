@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
@@ -27,13 +27,19 @@ class Driver:
     """
 
     def __init__(
-        self, state: Residency, memory: MemorySource, act: Callable[[ev.Effect], None], clock: Callable[[], float]
+        self,
+        state: Residency,
+        memory: MemorySource,
+        act: Callable[[ev.Effect], None],
+        clock: Callable[[], float],
+        on_models: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         self.state = state
         self.unleased = asyncio.Event()
         self._memory = memory
         self._act = act
         self._clock = clock
+        self._on_models = on_models
         self._events: deque[ev.Event] = deque()
         self._planning = False
         self._timer: asyncio.TimerHandle | None = None
@@ -44,12 +50,15 @@ class Driver:
         if self._planning:
             return
         self._planning = True
+        before = self.state
         try:
             while self._events:
                 self._step(self._events.popleft())
         finally:
             self._planning = False
         self._arm()
+        if changed := _changed(before, self.state):
+            self._on_models(changed)
 
     def stop(self) -> None:
         """No more ticks."""
@@ -78,3 +87,12 @@ class Driver:
         due = next_deadline(self.state, now)
         if due is not None:
             self._timer = asyncio.get_running_loop().call_later(due - now, self.post, ev.Tick())
+
+
+def _changed(before: Residency, after: Residency) -> set[str]:
+    """Names of the models that readers see differently now: what became of them, or who waits for them."""
+    old, new = before.models, after.models
+    names = {name for name in new if old.get(name) is not new[name]} | (old.keys() - new.keys())
+    if before.waiters is not after.waiters:
+        names |= {waiter.model for waiter in set(before.waiters) ^ set(after.waiters)}
+    return names

@@ -36,6 +36,7 @@ class Loads:
         stall_timeout: float | None,
         unload_timeout: float,
         before_load: Callable[[str], Awaitable[None]],
+        on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._factory = factory
         self._post = post
@@ -43,6 +44,7 @@ class Loads:
         self._stall_timeout = stall_timeout
         self._unload_timeout = unload_timeout
         self._before_load = before_load
+        self._on_progress = on_progress
         self._tasks: set[asyncio.Task[None]] = set()
         self.abandoned = 0
 
@@ -108,6 +110,7 @@ class Loads:
 
                 def advance(progress: LoadProgress) -> None:
                     entry.advance(progress, self._clock())
+                    self._on_progress(entry.spec.name)
                     if stall is not None and not patience.expired():
                         patience.reschedule(loop.time() + stall)
 

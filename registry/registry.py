@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -69,7 +69,10 @@ class ModelRegistry:
             name: Resident(name, load_need(entry.spec), pinned=entry.spec.pinned, ttl=entry.spec.ttl)
             for name, entry in self._entries.items()
         }
-        self._driver = Driver(Residency(policy, memory(fresh=True), residents), memory, self._act, clock)
+        self.on_models: Callable[[Collection[str]], None] = lambda _: None
+        self._driver = Driver(
+            Residency(policy, memory(fresh=True), residents), memory, self._act, clock, self._models_changed
+        )
         self._waits = Waits(self._driver.post, clock)
         self._rooms = Rooms(self._driver.post)
         self._memory = memory
@@ -81,6 +84,7 @@ class ModelRegistry:
             stall_timeout=stall_timeout,
             unload_timeout=policy.unload_timeout,
             before_load=self._free_prefixes,
+            on_progress=lambda name: self._models_changed((name,)),
         )
         self.decisions = DecisionLog(wall_clock)
 
@@ -226,6 +230,10 @@ class ModelRegistry:
         joined = await self._cut_off() and await self._cut_off()
         self._driver.stop()
         return joined and self._loads.abandoned == 0
+
+    def _models_changed(self, names: Collection[str]) -> None:
+        """Tell the one observer which models readers see differently now; it may be set at any time."""
+        self.on_models(names)
 
     async def _free_prefixes(self, name: str) -> None:
         """A model is about to load: the planner counted on what is kept of prompts."""
