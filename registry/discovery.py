@@ -65,7 +65,6 @@ def discover(dirs: Sequence[Path], hf_cache: Path | None, inspect: InspectFolder
             listed = names.claim(name, hf_cache)
             if listed is not None:
                 specs.append(_spec(listed, path, facts))
-    names.note_shared_leaves()
     return Discovery(tuple(specs), tuple(notes))
 
 
@@ -73,7 +72,6 @@ class _Names:
     """Gives each model a name that no other has, letter case aside."""
 
     def __init__(self, notes: list[str]) -> None:
-        self.own: list[str] = []
         self._notes = notes
         self._taken: dict[str, str] = {}
 
@@ -82,7 +80,6 @@ class _Names:
         place = _shown(folder / name)
         first = self._taken.setdefault(name.casefold(), place)
         if first == place:
-            self.own.append(name)
             return name
         longer = f"{folder.name}/{name}"
         if self._taken.setdefault(longer.casefold(), place) == place:
@@ -90,20 +87,6 @@ class _Names:
             return longer
         self._notes.append(f"{name} means {first}; the model in {place} is not listed, give its folder another name")
         return None
-
-    def note_shared_leaves(self) -> None:
-        """Say what a short name means that several models end in."""
-        by_leaf: dict[str, list[str]] = {}
-        for name in self.own:
-            by_leaf.setdefault(name.rpartition("/")[2].casefold(), []).append(name)
-        for names in by_leaf.values():
-            short = [name for name in names if "/" not in name]
-            others = ", ".join(name for name in names if name not in short)
-            if short and others:
-                self._notes.append(f"{short[0]} means the model of exactly that name, not {others}")
-            elif len(names) > 1:
-                leaf = names[0].rpartition("/")[2]
-                self._notes.append(f"{leaf} alone is ambiguous ({others}); clients must send the full name")
 
 
 def _distinct(dirs: Sequence[Path]) -> Iterator[Path]:

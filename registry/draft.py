@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from mlxd.registry import events as ev
 from mlxd.registry.errors import Failure, ModelLoadFailed, RegistryError
+from mlxd.registry.forecast import averaged
 from mlxd.registry.residency import Purpose, Residency, Resident, RoomWanted, Waiter
 from mlxd.registry.states import Move, State
 
@@ -20,8 +21,17 @@ class Draft:
         self.now = now
         self.effects: list[ev.Effect] = []
 
+    # -- models --------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> Resident | None:
+        return self._models.get(name)
+
     def model(self, name: str) -> Resident:
         return self._models[name]
+
+    def models(self, *states: State) -> list[Resident]:
+        """The models in one of these states now."""
+        return [model for model in self._models.values() if model.state in states]
 
     def put(self, model: Resident) -> None:
         self._models[model.name] = model
@@ -30,10 +40,17 @@ class Draft:
         """Move a model by the table. Raises IllegalMove."""
         self.put(self._models[name].moved(what, **changes))
 
-    def is_current(self, name: str, generation: int, state: State) -> bool:
-        """Whether an event speaks of the present: an older generation changes nothing."""
+    def current(self, name: str, generation: int, *states: State) -> Resident | None:
+        """The model that an event speaks of, None when it speaks of the past."""
         model = self._models.get(name)
-        return model is not None and model.generation == generation and model.state is state
+        if model is None or model.generation != generation or model.state not in states:
+            return None
+        return model
+
+    def forget(self, name: str) -> None:
+        """A removed model is out of memory."""
+        del self._models[name]
+        self.emit(ev.Forget(name))
 
     def emit(self, effect: ev.Effect) -> None:
         self.effects.append(effect)
@@ -56,16 +73,20 @@ class Draft:
     def add_waiter(self, waiter: Waiter) -> None:
         self.state = replace(self.state, waiters=(*self.state.waiters, waiter))
 
-    def drop_waiter(self, waiter_id: int) -> None:
-        self.state = replace(self.state, waiters=tuple(w for w in self.state.waiters if w.id != waiter_id))
+    def take_waiters(self, which: Callable[[Waiter], bool]) -> list[Waiter]:
+        """Let those who fit leave the queue, in order."""
+        taken = [waiter for waiter in self.state.waiters if which(waiter)]
+        if taken:
+            gone = {waiter.id for waiter in taken}
+            self.state = replace(self.state, waiters=tuple(w for w in self.state.waiters if w.id not in gone))
+        return taken
+
+    def take_waiters_for(self, name: str) -> list[Waiter]:
+        """Let those who want this model leave the queue, in order."""
+        return self.take_waiters(lambda waiter: waiter.model == name)
 
     def has_waiters(self, name: str) -> bool:
         return any(waiter.model == name for waiter in self.state.waiters)
-
-    def oldest_blocked(self) -> Waiter | None:
-        """The oldest waiter whose model is neither resident nor on its way."""
-        blocked = (w for w in self.state.waiters if self._models[w.model].state is State.QUEUED)
-        return next(blocked, None)
 
     def grant(self, waiter: Waiter) -> None:
         """Hand the ready model to a waiter; the lease counts from here, before anything can be awaited."""
@@ -80,10 +101,8 @@ class Draft:
 
     def refuse_all(self, name: str, error: RegistryError) -> None:
         """Refuse every waiter of one model."""
-        for waiter in self.state.waiters:
-            if waiter.model == name:
-                self.drop_waiter(waiter.id)
-                self.refuse(waiter, error)
+        for waiter in self.take_waiters_for(name):
+            self.refuse(waiter, error)
 
     def queue_again(self, name: str) -> None:
         """A model that just left memory is queued once more if somebody wants it."""
@@ -93,16 +112,27 @@ class Draft:
     def forget_unwanted(self) -> None:
         """Queued models whose waiters have all left are not queued any more."""
         wanted = {waiter.model for waiter in self.state.waiters}
-        for model in list(self._models.values()):
-            if model.state is State.QUEUED and model.name not in wanted:
+        for model in self.models(State.QUEUED):
+            if model.name not in wanted:
                 self.move(model.name, Move.FORGET)
 
     def close(self, error: RegistryError) -> None:
         """Admit nothing more and refuse everybody who waits."""
         self.state = replace(self.state, closing=True)
-        for waiter in self.state.waiters:
-            self.drop_waiter(waiter.id)
+        for waiter in self.take_waiters(lambda _: True):
             self.refuse(waiter, error)
+
+    # -- what is learnt ------------------------------------------------------------------------------------
+
+    def served(self, key: str | None) -> None:
+        """A load was started for somebody with this key."""
+        self.state = replace(self.state, served={**self.state.served, key: self.now})
+
+    def measured(self, weights: int, seconds: float) -> None:
+        """A load of so many bytes took so long."""
+        if weights > 0:
+            pace = averaged(self.state.seconds_per_byte, seconds / weights)
+            self.state = replace(self.state, seconds_per_byte=pace)
 
     # -- failures and rooms --------------------------------------------------------------------------------
 
@@ -123,9 +153,11 @@ class Draft:
 
     def answer_rooms(self) -> None:
         """Tell those whose victims are all gone."""
+        if not self.state.rooms:
+            return
         open_rooms = []
         for room in self.state.rooms:
-            if any(self.is_current(name, generation, State.UNLOADING) for name, generation in room.victims):
+            if any(self.current(name, generation, State.UNLOADING) for name, generation in room.victims):
                 open_rooms.append(room)
             else:
                 self.emit(ev.RoomAnswered(room.id))

@@ -74,7 +74,8 @@ class Driver:
 
     def _moves_memory(self, event: ev.Event) -> bool:
         if isinstance(event, ev.Wanted):
-            return self.state.models[event.waiter.model].state is not State.READY
+            model = self.state.models.get(event.waiter.model)
+            return model is not None and model.state is not State.READY
         return not isinstance(event, (ev.Released, ev.Left, ev.Tick))
 
     def _arm(self) -> None:
@@ -94,5 +95,6 @@ def _changed(before: Residency, after: Residency) -> set[str]:
     old, new = before.models, after.models
     names = {name for name in new if old.get(name) is not new[name]} | (old.keys() - new.keys())
     if before.waiters is not after.waiters:
-        names |= {waiter.model for waiter in set(before.waiters) ^ set(after.waiters)}
+        was, now = ({waiter.id: waiter.model for waiter in state.waiters} for state in (before, after))
+        names |= {was.get(number) or now[number] for number in was.keys() ^ now.keys()}
     return names

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ModelOwnershipError
 from mlxd.engines.types import EngineStats, LoadProgress, ModelInfo
+from mlxd.registry.residency import Held
 from mlxd.registry.snapshot import LoadStatus
 from mlxd.registry.spec import ModelSpec
 
@@ -66,6 +67,11 @@ class Entry:
     def weight_bytes(self) -> int:
         """Bytes of the loaded weights; 0 while there are none."""
         return self.info.weight_bytes if self.info is not None else 0
+
+    def held(self) -> Held | None:
+        """What the engine holds once the model is loaded."""
+        stats = self.stats()
+        return Held(self.weight_bytes, stats.kv_bytes) if stats is not None else None
 
     @property
     def held_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """Registry errors, by what the caller can do about them.
 
 RegistryError
+├── ModelRemoved          it is no longer configured
 ├── ModelNotLoaded        it would need a load, and loading by requests is off
 ├── ModelTooLarge         it can never fit
 ├── ModelLoadFailed       the load failed or is backing off; try again at `retry_at`
@@ -20,6 +21,14 @@ from dataclasses import dataclass
 
 class RegistryError(Exception):
     """Base of all errors that leave the registry."""
+
+
+class ModelRemoved(RegistryError):
+    """The model left the configuration, or its folder the disk."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"model {model} was removed; GET /v1/models lists those that there are")
+        self.model = model
 
 
 class ModelNotLoaded(RegistryError):
@@ -65,7 +74,7 @@ class ModelLoadFailed(RegistryError):
 
 
 class ModelWaitTimeout(RegistryError):
-    """The model was not ready within the time that the request may wait; seconds."""
+    """The model was not ready within the time that the request may wait; seconds, `retry_after` until it should be."""
 
     def __init__(self, model: str, waited: float, retry_after: float) -> None:
         super().__init__(f"model {model} was not ready within {waited:g} s; retry later or allow a longer wait")
@@ -75,11 +84,12 @@ class ModelWaitTimeout(RegistryError):
 
 
 class ResidencyQueueFull(RegistryError):
-    """As many requests wait for models as may."""
+    """As many requests wait for models as may; `retry_after` is seconds until one of them should be served."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, retry_after: float) -> None:
         super().__init__(f"{limit} requests already wait for models (residency.queue_size); retry later")
         self.limit = limit
+        self.retry_after = retry_after
 
 
 class ModelUnloaded(RegistryError):

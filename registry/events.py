@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mlxd.registry.errors import RegistryError
-from mlxd.registry.residency import Waiter
+from mlxd.registry.residency import Policy, Resident, Waiter
 
 # -- events ------------------------------------------------------------------------------------------------
 
@@ -27,18 +27,20 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A lease on this generation of a model ended."""
+    """A lease on this generation of a model ended; it was held for so many `seconds`."""
 
     model: str
     generation: int
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadDone:
-    """The load of this generation is ready."""
+    """The load of this generation is ready; `weights` are its bytes in memory, None when that is not known."""
 
     model: str
     generation: int
+    weights: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,23 @@ class CancelLoadWanted:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """Live changes of one model's residency; None for `pinned` keeps it."""
+    """An operator changes one model's residency; None for `pinned` keeps it."""
 
     model: str
     pinned: bool | None = None
     ttl: float | None = None
     change_ttl: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
+    """The configuration or the folders changed: what holds from now on, and all models that there are.
+
+    Of each model only what configuration and files say is looked at: name, weights, kv_floor, load_key, pinned, ttl.
+    """
+
+    policy: Policy
+    models: tuple[Resident, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,7 @@ Event = (
     | UnloadWanted
     | CancelLoadWanted
     | PolicyChanged
+    | Reconfigured
     | RoomNeeded
     | Tick
     | Closing
@@ -157,6 +171,13 @@ class StartUnload:
 
     model: str
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The model was removed and is out of memory."""
+
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +215,4 @@ class Decide:
     inputs: Mapping[str, object] = field(default_factory=dict)
 
 
-Effect = StartLoad | CancelLoad | StartUnload | Grant | Refuse | RoomAnswered | Decide
+Effect = StartLoad | CancelLoad | StartUnload | Forget | Grant | Refuse | RoomAnswered | Decide

@@ -25,7 +25,7 @@ class EngineFactory(Protocol):
 
 
 class Loads:
-    """Runs an entry's engine into and out of memory. Seconds for all times."""
+    """Runs an entry's engine into and out of memory. Seconds for all times; both timeouts may be changed."""
 
     def __init__(
         self,
@@ -41,15 +41,25 @@ class Loads:
         self._factory = factory
         self._post = post
         self._clock = clock
-        self._stall_timeout = stall_timeout
-        self._unload_timeout = unload_timeout
+        self.stall_timeout = stall_timeout
+        self.unload_timeout = unload_timeout
         self._before_load = before_load
         self._on_progress = on_progress
         self._tasks: set[asyncio.Task[None]] = set()
         self.abandoned = 0
 
     def start_load(self, entry: Entry, generation: int) -> None:
-        self.own(self._load(entry, generation))
+        """Give the entry an engine at once, so that it can be cancelled from now on, and load it."""
+        name = entry.spec.name
+        try:
+            engine = self._factory(entry.spec, lambda dead: self._post(ev.EngineDied(name, generation, str(dead))))
+        # An engine that cannot be made is one failed load, not the end of the registry.
+        except Exception as error:
+            log.exception("model.load_broke", model=name)
+            self._load_failed(entry, generation, _unforeseen(error))
+            return
+        entry.own(engine, self._clock())
+        self.own(self._load(engine, entry, generation))
 
     def start_unload(self, entry: Entry, generation: int, error: Exception) -> None:
         self.own(self._unload(entry, generation, error))
@@ -74,26 +84,24 @@ class Loads:
             task.cancel()
         return not self._tasks
 
-    async def _load(self, entry: Entry, generation: int) -> None:
+    async def _load(self, engine: Engine, entry: Entry, generation: int) -> None:
         name = entry.spec.name
         failure: LoadError | None = None
         try:
-            engine = self._factory(entry.spec, lambda dead: self._post(ev.EngineDied(name, generation, str(dead))))
-            entry.own(engine, self._clock())
             await self._before_load(name)
             info = await self._load_or_stall(engine, entry)
         except LoadError as error:
             failure = error
-        # An engine that breaks in an unforeseen way is one failed load, not the end of the registry.
+        # As above: one that breaks in an unforeseen way.
         except Exception as error:
             log.exception("model.load_broke", model=name)
-            failure = LoadError(LoadFailure.INTERNAL, f"{type(error).__name__}: {error}")
+            failure = _unforeseen(error)
         if failure is not None:
             self._load_failed(entry, generation, failure)
             return
         entry.loaded(info, self._clock())
         log.info("model.loaded", model=name, seconds=entry.load_seconds, bytes=entry.weight_bytes)
-        self._post(ev.LoadDone(name, generation))
+        self._post(ev.LoadDone(name, generation, info.weight_bytes))
 
     def _load_failed(self, entry: Entry, generation: int, failure: LoadError) -> None:
         name = entry.spec.name
@@ -104,7 +112,7 @@ class Loads:
 
     async def _load_or_stall(self, engine: Engine, entry: Entry) -> ModelInfo:
         loop = asyncio.get_running_loop()
-        stall = self._stall_timeout
+        stall = self.stall_timeout
         try:
             async with asyncio.timeout(stall) as patience:
 
@@ -131,10 +139,14 @@ class Loads:
 
     async def _close(self, engine: Engine, error: Exception) -> bool:
         try:
-            clean = await engine.close(error, self._unload_timeout)
+            clean = await engine.close(error, self.unload_timeout)
         # As with a load: an engine that breaks while it closes is lost, the registry goes on.
         except Exception:
             log.exception("model.close_broke", model=engine.config.name)
             clean = False
         self.abandoned += not clean
         return clean
+
+
+def _unforeseen(error: Exception) -> LoadError:
+    return LoadError(LoadFailure.INTERNAL, f"{type(error).__name__}: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mlxd.registry.errors import RegistryError
@@ -49,8 +49,8 @@ class Resolved:
 class NameTable:
     """Every name a client may send. Built once for a set of models, never changed.
 
-    A name that several models claim means a model of that name, else the first alias, else the first preset;
-    `conflicts` are sentences about the claims that lost.
+    A name that several models claim means a model of that name, else the first alias, else the first preset.
+    `conflicts` are sentences about the claims that lost, and about spellings and short names that fit several.
     """
 
     exact: Mapping[str, Resolved]
@@ -71,8 +71,8 @@ class NameTable:
         return cls(
             exact,
             _grouped((name.casefold(), meaning) for name, meaning in exact.items()),
-            _grouped((name.rpartition("/")[2].casefold(), meaning) for name, meaning in leaves.items()),
-            tuple(conflicts),
+            _grouped((_leaf(name), meaning) for name, meaning in leaves.items()),
+            (*conflicts, *_case_notes(exact), *_leaf_notes(exact, leaves)),
         )
 
     def resolve(self, name: str | None, default: str) -> Resolved:
@@ -123,6 +123,42 @@ def _claims(specs: tuple[ModelSpec, ...]) -> Iterable[tuple[str, Resolved, str]]
     for spec in specs:
         for preset in spec.presets:
             yield preset, Resolved(spec.name, preset), "the preset"
+
+
+def _case_notes(exact: Mapping[str, Resolved]) -> Iterator[str]:
+    """Sentences about names that differ in letter case alone and mean different things."""
+    for names in _alike((name.casefold(), name) for name in exact):
+        if len({exact[name] for name in names}) > 1:
+            yield f"{', '.join(names)} differ in letter case alone; clients must send one of them exactly"
+
+
+def _leaf_notes(exact: Mapping[str, Resolved], leaves: Collection[str]) -> Iterator[str]:
+    """Sentences about last parts of names, `leaves`, that are not enough to name their model."""
+    taken = {name.casefold(): name for name in exact if name not in leaves}
+    for names in _alike((_leaf(name), name) for name in leaves):
+        short = taken.get(_leaf(names[0]))
+        if short is None and len(names) > 1:
+            last = names[0].rpartition("/")[2]
+            yield f"{last} alone is ambiguous ({', '.join(names)}); clients must send the full name"
+        others = [name for name in names if short is not None and exact[short].model != name]
+        if short is not None and others:
+            yield f"{short} means {_told(short, exact[short])}, not {', '.join(others)}"
+
+
+def _told(name: str, meaning: Resolved) -> str:
+    return "the model of exactly that name" if meaning == Resolved(name) else f"{meaning.model}, of which it is a name"
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition("/")[2].casefold()
+
+
+def _alike(pairs: Iterable[tuple[str, str]]) -> Iterable[list[str]]:
+    """The second parts of pairs that have the same first part."""
+    groups: dict[str, list[str]] = {}
+    for key, name in pairs:
+        groups.setdefault(key, []).append(name)
+    return groups.values()
 
 
 def _grouped(pairs: Iterable[tuple[str, Resolved]]) -> dict[str, tuple[Resolved, ...]]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mlxd.registry.forecast import reload_seconds
+from mlxd.registry.ledger import NOTHING, Ledger, Reserve, charge
 from mlxd.registry.residency import Residency, Resident
-from mlxd.registry.states import RESIDENT, State
+from mlxd.registry.states import State
+from mlxd.registry.victims import Candidate, choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,93 +18,103 @@ class Placement:
 
     fits: bool
     victims: tuple[str, ...] = ()
-    waits_for_unload: bool = False
-
-
-def free_bytes(state: Residency, without: Iterable[str] = ()) -> int:
-    """Bytes left for models if those in `without` were gone. The larger of books and measurement counts."""
-    gone = set(without)
-    charged = sum(model.committed for model in state.models.values() if model.name not in gone)
-    released = sum(state.models[name].committed for name in gone)
-    memory = state.memory
-    return memory.limit - max(memory.base + charged, memory.measured - released)
+    waits_for: tuple[str, ...] = ()
 
 
 def can_ever_fit(state: Residency, model: Resident) -> bool:
     """Whether the model fits once everything that may leave has left: pinned models stay."""
-    pinned = sum(m.committed for m in state.models.values() if m.pinned and m.name != model.name)
-    return model.need <= state.memory.limit - state.memory.base - pinned and not _slots_pinned(state, model)
+    pinned = _fixtures(state, model)
+    slots = state.policy.max_loaded
+    return model.need <= most_for(state, model) and (slots == 0 or len(pinned) < slots)
 
 
-def is_evictable(state: Residency, model: Resident, now: float) -> bool:
-    """Ready, unused, unwanted, not pinned, and past its minimum time in memory."""
-    return (
-        model.state is State.READY
-        and model.leases == 0
-        and not model.pinned
-        and now - model.loaded_at >= state.policy.min_residency
-        and not any(waiter.model == model.name for waiter in state.waiters)
-    )
+def most_for(state: Residency, model: Resident) -> int:
+    """The bytes that can be made free for a model."""
+    return state.memory.limit - state.memory.base - sum(charge(state, other) for other in _fixtures(state, model))
 
 
 def place(state: Residency, target: Resident, now: float) -> Placement:
     """How the target could be loaded now. In order: it fits · it fits after unloads under way · it fits after
-    evicting the least recently used idle models · it does not.
+    evicting the cheapest set of idle models · it does not.
     """
-    if _fits(state, target, ()):
+    ledger = Ledger.of(state)
+    if ledger.fits(target.need):
         return Placement(fits=True)
-    leaving = [m.name for m in state.models.values() if m.state is State.UNLOADING]
-    if leaving and _fits(state, target, leaving):
-        return Placement(fits=False, waits_for_unload=True)
-    victims: list[str] = []
-    for model in idle_models(state, now):
-        victims.append(model.name)
-        if _fits(state, target, [*leaving, *victims]):
-            return Placement(fits=False, victims=_without_spare(state, target, leaving, victims))
-    return Placement(fits=False)
+    leaving = names_in(state, State.UNLOADING)
+    short = ledger.short(target.need, leaving)
+    if short == NOTHING:
+        return Placement(fits=False, waits_for=leaving)
+    victims = choose(_candidates(state, ledger, idle_models(state, now), now), short)
+    return Placement(fits=False, victims=victims or ())
+
+
+def in_the_way(state: Residency, target: Resident, now: float) -> tuple[str, ...]:
+    """The ready models that must take no new requests for the target to fit in the end, beside those that are going
+    already; none when even all of them are not enough.
+    """
+    ledger = Ledger.of(state)
+    short = ledger.short(target.need, names_in(state, State.UNLOADING, State.DRAINING))
+    ready = [model for model in state.models.values() if may_drain(state, model, now)]
+    return choose(_candidates(state, ledger, ready, now), short) or ()
+
+
+def may_pass(state: Residency, model: Resident, waiting: Resident) -> bool:
+    """Whether a model fits into what is free and leaves enough for one that waits for others to leave."""
+    ledger = Ledger.of(state)
+    if not ledger.fits(model.need):
+        return False
+    fixed = {fixture.name for fixture in _fixtures(state, waiting)}
+    movable = [name for name in ledger.charges if name not in fixed]
+    return ledger.fits(waiting.need, movable, beside=Reserve(model.need, 1))
 
 
 def idle_models(state: Residency, now: float) -> list[Resident]:
-    """Models that may be evicted, least recently used first."""
-    idle = [model for model in state.models.values() if is_evictable(state, model, now)]
-    return sorted(idle, key=lambda model: (model.last_used, model.name))
+    """Models that may be evicted: ready, unused, unwanted, not pinned, and past their minimum time in memory."""
+    wanted = {waiter.model for waiter in state.waiters}
+    return [
+        model
+        for model in state.models.values()
+        if may_drain(state, model, now) and model.leases == 0 and model.name not in wanted
+    ]
+
+
+def may_drain(state: Residency, model: Resident, now: float) -> bool:
+    """Whether a ready model may be asked to leave for another."""
+    if model.state is not State.READY or model.pinned:
+        return False
+    return now - model.loaded_at >= state.policy.min_residency
 
 
 def room_victims(state: Residency, needed: int, now: float, *, partial: bool) -> tuple[str, ...]:
-    """Idle models whose memory covers `needed` bytes, least recently used first.
+    """The cheapest set of idle models whose memory covers `needed` bytes, beside that of unloads under way.
 
     All of them when they do not cover it and `partial` is set, else none.
     """
-    victims: list[str] = []
-    freed = sum(m.committed for m in state.models.values() if m.state is State.UNLOADING)
-    for model in idle_models(state, now):
-        if freed >= needed:
-            break
-        victims.append(model.name)
-        freed += model.committed
-    return tuple(victims) if freed >= needed or partial else ()
+    ledger = Ledger.of(state)
+    idle = idle_models(state, now)
+    coming = sum(ledger.charges[name] for name in names_in(state, State.UNLOADING))
+    victims = choose(_candidates(state, ledger, idle, now), Reserve(max(0, needed - coming)))
+    if victims is None:
+        return tuple(model.name for model in idle) if partial else ()
+    return victims
 
 
-def _fits(state: Residency, target: Resident, without: Iterable[str]) -> bool:
-    gone = set(without)
-    if target.need > free_bytes(state, gone):
-        return False
-    limit = state.policy.max_loaded
-    loaded = sum(1 for m in state.models.values() if m.state in RESIDENT and m.name not in gone)
-    return limit == 0 or loaded < limit
+def names_in(state: Residency, *states: State) -> tuple[str, ...]:
+    """The models in one of these states."""
+    return tuple(model.name for model in state.models.values() if model.state in states)
 
 
-def _without_spare(state: Residency, target: Resident, leaving: list[str], victims: list[str]) -> tuple[str, ...]:
-    # A small old model that turned out not to be needed may stay: drop the most recently used ones first.
-    needed = list(victims)
-    for name in reversed(victims[:-1]):
-        rest = [victim for victim in needed if victim != name]
-        if _fits(state, target, [*leaving, *rest]):
-            needed = rest
-    return tuple(needed)
+def _fixtures(state: Residency, model: Resident) -> list[Resident]:
+    """Pinned models that stay, other than `model` itself."""
+    return [
+        other
+        for other in state.models.values()
+        if other.pinned and other.state in (State.LOADING, State.READY) and other.name != model.name
+    ]
 
 
-def _slots_pinned(state: Residency, model: Resident) -> bool:
-    limit = state.policy.max_loaded
-    pinned = sum(1 for m in state.models.values() if m.pinned and m.state in RESIDENT and m.name != model.name)
-    return limit > 0 and pinned >= limit
+def _candidates(state: Residency, ledger: Ledger, models: Iterable[Resident], now: float) -> list[Candidate]:
+    return [
+        Candidate(model.name, ledger.charges[model.name], now - model.last_used, reload_seconds(state, model))
+        for model in models
+    ]

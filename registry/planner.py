@@ -3,13 +3,16 @@
 Nothing here reads a clock, logs, or touches an engine. Rules, in the order `_settle` applies them:
 
 1. A waiter past its deadline is refused.
-2. A ready model is granted to its waiters, oldest first.
-3. A draining model without leases, or past its drain deadline, is unloaded.
-4. A ready model that was idle for its ttl is unloaded.
-5. The oldest waiter whose model is not resident decides what happens next: its model is refused if it can
-   never fit, loaded if it fits, or others are evicted for it; if nothing can leave, it waits, and after
-   `max_wait` the models in its way drain. One model loads at a time. Nobody overtakes it.
-6. A RoomNeeded is answered when the models evicted for it are gone.
+2. A model that was removed, or is configured otherwise than it was loaded, takes nothing new and drains.
+3. A drain that nobody needs any more is taken back.
+4. A ready model is granted to its waiters, oldest first.
+5. A draining model without leases, or past its drain deadline, is unloaded.
+6. A ready model that was idle for its ttl is unloaded.
+7. The next waiter whose model is not resident decides what happens: its model is refused if it can never fit, loaded
+   if it fits, or others are evicted for it; if nothing can leave, it waits, and after `max_wait` the models in its way
+   drain. `max_loading` models load at a time; a load that nobody waits for gives way.
+8. While the next waiter waits for busy models, before its `max_wait`, a model that fits beside it may load.
+9. A RoomNeeded is answered when the models evicted for it are gone.
 """
 
 from __future__ import annotations
@@ -19,8 +22,13 @@ import math
 from mlxd.registry import events as ev
 from mlxd.registry.draft import Draft
 from mlxd.registry.errors import ModelWaitTimeout
-from mlxd.registry.placement import can_ever_fit, free_bytes, place
-from mlxd.registry.reactions import react, refuse_too_large, unload
+from mlxd.registry.exits import cancel_load, never_fits, unload
+from mlxd.registry.forecast import load_seconds, reload_seconds, retry_after
+from mlxd.registry.ledger import Ledger, charge
+from mlxd.registry.placement import can_ever_fit, in_the_way, may_pass, place
+from mlxd.registry.queue import blocked
+from mlxd.registry.reactions import react
+from mlxd.registry.reconfigure import retire
 from mlxd.registry.residency import Residency, Resident, Waiter
 from mlxd.registry.states import Move, State
 
@@ -35,53 +43,60 @@ def plan(state: Residency, event: ev.Event, now: float) -> tuple[Residency, list
 
 def next_deadline(state: Residency, now: float) -> float | None:
     """When, after `now`, the planner wants a Tick at the latest; None when nothing is due."""
-    due: list[float] = []
-    blocked = [w for w in state.waiters if state.models[w.model].state is State.QUEUED]
-    due += [waiter.deadline for waiter in state.waiters if waiter.deadline is not None]
-    due += [waiter.since + state.policy.max_wait for waiter in blocked[:1]]
+    due = [waiter.deadline for waiter in state.waiters if waiter.deadline is not None]
+    queue = blocked(state)
+    due += [waiter.since + state.policy.max_wait for waiter in queue[:1]]
     for model in state.models.values():
         if model.state is State.DRAINING and model.drain_until is not None:
             due.append(model.drain_until)
-        if model.state is not State.READY or model.leases:
+        if model.state is not State.READY or model.pinned:
             continue
-        if model.ttl is not None and not model.pinned:
+        if model.ttl is not None and not model.leases:
             due.append(model.last_used + model.ttl)
-        if blocked and state.policy.min_residency:
+        if queue:
             due.append(model.loaded_at + state.policy.min_residency)
     return min((moment for moment in due if now < moment < math.inf), default=None)
 
 
 def _settle(draft: Draft) -> None:
     _refuse_overdue(draft)
+    retire(draft)
+    _take_drains_back(draft)
     _grant_ready(draft)
     _finish_drains(draft)
     _expire_idle(draft)
     draft.forget_unwanted()
-    _serve_oldest(draft)
+    _serve_queue(draft)
+    # a load that starts needs no more room
+    _take_drains_back(draft)
+    _grant_ready(draft)
     draft.answer_rooms()
 
 
 def _refuse_overdue(draft: Draft) -> None:
-    for waiter in draft.state.waiters:
-        if waiter.deadline is not None and waiter.deadline <= draft.now:
-            draft.drop_waiter(waiter.id)
-            waited = draft.now - waiter.since
-            draft.refuse(waiter, ModelWaitTimeout(waiter.model, waited, max(1.0, waited)))
-            inputs = {"waited_s": round(waited, 3), "state": draft.model(waiter.model).state}
-            draft.decide("refuse", waiter.model, "wait_timeout", for_request=waiter.request_id, inputs=inputs)
+    for waiter in draft.take_waiters(lambda w: w.deadline is not None and w.deadline <= draft.now):
+        waited = draft.now - waiter.since
+        draft.refuse(waiter, ModelWaitTimeout(waiter.model, waited, retry_after(draft.state, waiter.model, draft.now)))
+        inputs = {"waited_s": round(waited, 3), "state": draft.model(waiter.model).state}
+        draft.decide("refuse", waiter.model, "wait_timeout", for_request=waiter.request_id, inputs=inputs)
+
+
+def _take_drains_back(draft: Draft) -> None:
+    for model in draft.models(State.DRAINING):
+        if model.drain_for is None or model.outdated or model.removed:
+            continue
+        wanted = draft.find(model.drain_for)
+        if wanted is None or wanted.state is not State.QUEUED or not draft.has_waiters(wanted.name):
+            draft.move(model.name, Move.RESUME, drain_for=None, drain_until=None)
 
 
 def _grant_ready(draft: Draft) -> None:
-    for waiter in draft.state.waiters:
-        if draft.model(waiter.model).state is State.READY:
-            draft.drop_waiter(waiter.id)
-            draft.grant(waiter)
+    for waiter in draft.take_waiters(lambda waiter: draft.model(waiter.model).state is State.READY):
+        draft.grant(waiter)
 
 
 def _finish_drains(draft: Draft) -> None:
-    for model in list(draft.state.models.values()):
-        if model.state is not State.DRAINING:
-            continue
+    for model in draft.models(State.DRAINING):
         if model.leases == 0:
             unload(draft, model.name, "unload", "drained")
         elif model.drain_until is not None and model.drain_until <= draft.now:
@@ -89,79 +104,98 @@ def _finish_drains(draft: Draft) -> None:
 
 
 def _expire_idle(draft: Draft) -> None:
-    for model in list(draft.state.models.values()):
-        if model.state is not State.READY or model.leases or model.pinned or model.ttl is None:
+    for model in draft.models(State.READY):
+        if model.leases or model.pinned or model.ttl is None:
             continue
         if draft.now - model.last_used >= model.ttl:
             unload(draft, model.name, "expire", "ttl")
 
 
-def _serve_oldest(draft: Draft) -> None:
-    while (waiter := draft.oldest_blocked()) is not None:
-        target = draft.model(waiter.model)
-        if can_ever_fit(draft.state, target):
-            break
-        # pins or limits changed while it waited
-        draft.drop_waiter(waiter.id)
-        refuse_too_large(draft, waiter, target)
-        draft.forget_unwanted()
-    else:
-        return
-    loading = [m for m in draft.state.models.values() if m.state is State.LOADING]
-    for model in loading:
-        # a load that nobody waits for any more gives way to one that somebody does
-        if not draft.has_waiters(model.name):
-            draft.emit(ev.CancelLoad(model.name))
-    if not loading:
-        _place(draft, waiter, target)
-
-
-def _place(draft: Draft, waiter: Waiter, target: Resident) -> None:
-    placement = place(draft.state, target, draft.now)
-    inputs = {"needed_bytes": target.need, "free_bytes": free_bytes(draft.state)}
-    if placement.fits:
-        generation = target.generation + 1
-        draft.move(target.name, Move.LOAD, generation=generation, leases=0)
-        draft.decide("load", target.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
-        draft.emit(ev.StartLoad(target.name, generation))
-        return
-    for name in placement.victims:
-        idle = round(draft.now - draft.model(name).last_used, 3)
-        draft.decide(
-            "evict",
-            name,
-            "lru",
-            for_model=target.name,
-            for_request=waiter.request_id,
-            inputs={**inputs, "idle_s": idle},
-        )
-        unload(draft, name)
-    if placement.victims or placement.waits_for_unload:
-        return
-    if draft.now - waiter.since >= draft.state.policy.max_wait:
-        _drain_in_the_way(draft, target, waiter)
-
-
-def _drain_in_the_way(draft: Draft, target: Resident, waiter: Waiter) -> None:
-    """Close the busy models to new work, least recently used first, until the target would fit."""
-    busy = [m for m in draft.state.models.values() if m.state is State.READY and not m.pinned]
-    busy.sort(key=lambda m: (m.leases > 0, m.last_used, m.name))
-    coming = sum(m.committed for m in draft.state.models.values() if m.state in (State.DRAINING, State.UNLOADING))
-    short = target.need - free_bytes(draft.state) - coming
-    slots = _slots_short(draft.state)
-    for model in busy:
-        if short <= 0 and slots <= 0:
+def _serve_queue(draft: Draft) -> None:
+    _refuse_impossible(draft)
+    while queue := blocked(draft.state):
+        loading = draft.models(State.LOADING)
+        if len(loading) >= draft.state.policy.max_loading:
+            _cancel_unwanted(draft, loading)
             return
-        draft.move(model.name, Move.DRAIN, drain_until=None)
-        inputs = {"leases": model.leases, "waited_s": round(draft.now - waiter.since, 3)}
-        draft.decide(
-            "drain", model.name, "max_wait", for_model=target.name, for_request=waiter.request_id, inputs=inputs
-        )
-        short -= model.committed
-        slots -= 1
+        if not _serve(draft, queue[0]) and not _let_pass(draft, queue):
+            return
 
 
-def _slots_short(state: Residency) -> int:
-    limit = state.policy.max_loaded
-    staying = sum(1 for m in state.models.values() if m.state in (State.LOADING, State.READY))
-    return staying + 1 - limit if limit else 0
+def _refuse_impossible(draft: Draft) -> None:
+    """Pins or limits may have changed while somebody waited."""
+    for model in draft.models(State.QUEUED):
+        if can_ever_fit(draft.state, model):
+            continue
+        for waiter in draft.take_waiters_for(model.name):
+            draft.refuse(waiter, never_fits(draft, waiter, model))
+        draft.move(model.name, Move.FORGET)
+
+
+def _cancel_unwanted(draft: Draft, loading: list[Resident]) -> None:
+    for model in loading:
+        if not draft.has_waiters(model.name):
+            cancel_load(draft, model, "unwanted")
+
+
+def _serve(draft: Draft, waiter: Waiter) -> bool:
+    """Load the waiter's model, or make room for it as far as that can be done now; whether it loads."""
+    target = draft.model(waiter.model)
+    placement = place(draft.state, target, draft.now)
+    if placement.fits:
+        _start_load(draft, waiter)
+        return True
+    for name in placement.victims:
+        _evict(draft, name, waiter)
+    if placement.victims or placement.waits_for:
+        return False
+    _cancel_unwanted(draft, draft.models(State.LOADING))
+    if draft.now - waiter.since >= draft.state.policy.max_wait:
+        _drain_in_the_way(draft, waiter)
+    return False
+
+
+def _let_pass(draft: Draft, queue: list[Waiter]) -> bool:
+    """Start the load of somebody further behind who takes nothing from the first; whether there is one."""
+    first, *others = queue
+    waiting = draft.model(first.model)
+    if place(draft.state, waiting, draft.now).waits_for:
+        return False
+    for waiter in others:
+        model = draft.model(waiter.model)
+        done = draft.now + (load_seconds(draft.state, model) or 0.0)
+        if done < first.since + draft.state.policy.max_wait and may_pass(draft.state, model, waiting):
+            _start_load(draft, waiter)
+            return True
+    return False
+
+
+def _start_load(draft: Draft, waiter: Waiter) -> None:
+    model = draft.model(waiter.model)
+    inputs = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state).free}
+    generation = model.generation + 1
+    draft.move(model.name, Move.LOAD, generation=generation, leases=0, load_started=draft.now, cancelling=False)
+    draft.served(waiter.key)
+    draft.decide("load", model.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
+    draft.emit(ev.StartLoad(model.name, generation))
+
+
+def _evict(draft: Draft, name: str, waiter: Waiter) -> None:
+    target = draft.model(waiter.model)
+    inputs = {
+        "needed_bytes": target.need,
+        "free_bytes": Ledger.of(draft.state).free,
+        "freed_bytes": charge(draft.state, draft.model(name)),
+        "idle_s": round(draft.now - draft.model(name).last_used, 3),
+        "reload_s": round(reload_seconds(draft.state, draft.model(name)), 3),
+    }
+    draft.decide("evict", name, "lru", for_model=target.name, for_request=waiter.request_id, inputs=inputs)
+    unload(draft, name)
+
+
+def _drain_in_the_way(draft: Draft, waiter: Waiter) -> None:
+    """Close the models in a waiter's way to new work."""
+    for name in in_the_way(draft.state, draft.model(waiter.model), draft.now):
+        inputs = {"leases": draft.model(name).leases, "waited_s": round(draft.now - waiter.since, 3)}
+        draft.move(name, Move.DRAIN, drain_until=None, drain_for=waiter.model)
+        draft.decide("drain", name, "max_wait", for_model=waiter.model, for_request=waiter.request_id, inputs=inputs)

@@ -10,13 +10,19 @@ from mlxd.registry.errors import (
     Failure,
     ModelLoadFailed,
     ModelNotLoaded,
-    ModelTooLarge,
+    ModelRemoved,
     ModelUnloaded,
     ModelWaitTimeout,
+    RegistryError,
     ResidencyQueueFull,
     ShuttingDown,
 )
-from mlxd.registry.placement import can_ever_fit, free_bytes, room_victims
+from mlxd.registry.exits import cancel_load, drain, never_fits, unload
+from mlxd.registry.forecast import averaged, retry_after
+from mlxd.registry.ledger import Ledger
+from mlxd.registry.placement import can_ever_fit, names_in, room_victims
+from mlxd.registry.queue import blocked, crowded_out
+from mlxd.registry.reconfigure import reconfigure
 from mlxd.registry.residency import Purpose, Resident, RoomWanted, Trouble, Waiter
 from mlxd.registry.states import RESIDENT, Move, State
 
@@ -27,24 +33,25 @@ def react(draft: Draft, event: ev.Event) -> None:  # noqa: C901, PLR0912 - one b
         case ev.Wanted(waiter):
             _want(draft, waiter)
         case ev.Left(waiter_id):
-            draft.drop_waiter(waiter_id)
-        case ev.Released(name, generation):
-            _release(draft, name, generation)
-        case ev.LoadDone(name, generation):
-            if draft.is_current(name, generation, State.LOADING):
-                draft.move(name, Move.LOADED, trouble=None, loaded_at=draft.now, last_used=draft.now)
+            draft.take_waiters(lambda waiter: waiter.id == waiter_id)
+        case ev.Released():
+            _release(draft, event)
+        case ev.LoadDone():
+            _load_done(draft, event)
         case ev.LoadBroke():
             _load_broke(draft, event)
-        case ev.UnloadDone(name, generation, clean):
-            _unload_done(draft, name, generation, clean=clean)
-        case ev.EngineDied(name, generation, message):
-            _engine_died(draft, name, generation, message)
+        case ev.UnloadDone():
+            _unload_done(draft, event)
+        case ev.EngineDied():
+            _engine_died(draft, event)
         case ev.UnloadWanted():
             _unload_wanted(draft, event)
         case ev.CancelLoadWanted(name):
             _cancel_load(draft, name)
         case ev.PolicyChanged():
             _policy_changed(draft, event)
+        case ev.Reconfigured(policy, models):
+            reconfigure(draft, policy, models)
         case ev.RoomNeeded():
             _room_needed(draft, event)
         case ev.Closing():
@@ -54,88 +61,130 @@ def react(draft: Draft, event: ev.Event) -> None:  # noqa: C901, PLR0912 - one b
 
 
 def _want(draft: Draft, waiter: Waiter) -> None:
-    """In order: closing · ready now · no autoload · backing off · never fits · queue full · queued."""
-    model = draft.model(waiter.model)
-    now = draft.now
-    if draft.state.closing:
-        draft.refuse(waiter, ShuttingDown())
-        return
-    if model.state is State.READY:
+    model = draft.find(waiter.model)
+    if model is not None and model.state is State.READY and not draft.state.closing:
         draft.grant(waiter)
         return
-    operator = waiter.purpose is Purpose.LOAD
-    if not operator and not draft.state.policy.autoload and model.state not in RESIDENT:
-        draft.refuse(waiter, ModelNotLoaded(model.name))
+    error = _refusal(draft, waiter, model)
+    if error is not None:
+        draft.refuse(waiter, error)
         return
-    if model.trouble is not None and now < model.trouble.retry_at and not operator:
-        draft.refuse(waiter, draft.load_failed(model))
-        return
-    if model.state not in RESIDENT and not can_ever_fit(draft.state, model):
-        refuse_too_large(draft, waiter, model)
-        return
-    if not operator and len(draft.state.waiters) >= draft.state.policy.queue_size:
-        draft.refuse(waiter, ResidencyQueueFull(draft.state.policy.queue_size))
-        return
-    if waiter.deadline is not None and waiter.deadline <= now:
-        draft.refuse(waiter, ModelWaitTimeout(model.name, 0.0, 1.0))
+    assert model is not None, "a model that is not known is refused"
+    if (loser := crowded_out(draft.state, waiter)) is not None:
+        _crowd_out(draft, loser)
+    if loser is waiter:
         return
     draft.add_waiter(waiter)
     if model.state in (State.UNLOADED, State.FAILED):
         draft.move(model.name, Move.WANT)
 
 
-def _release(draft: Draft, name: str, generation: int) -> None:
-    model = draft.model(name)
-    if model.generation == generation and model.leases > 0:
-        draft.put(replace(model, leases=model.leases - 1, last_used=draft.now))
+def _refusal(draft: Draft, waiter: Waiter, model: Resident | None) -> RegistryError | None:
+    """Why a waiter is sent away at once. In order: closing · removed · no autoload · backing off · never fits · no
+    time to wait.
+    """
+    if draft.state.closing:
+        return ShuttingDown()
+    if model is None or model.removed:
+        return ModelRemoved(waiter.model)
+    resident = model.state in RESIDENT
+    operator = waiter.purpose is Purpose.LOAD
+    if not operator and not draft.state.policy.autoload and not resident:
+        return ModelNotLoaded(model.name)
+    if model.trouble is not None and draft.now < model.trouble.retry_at and not operator:
+        return draft.load_failed(model)
+    if not resident and not can_ever_fit(draft.state, model):
+        return never_fits(draft, waiter, model)
+    if waiter.deadline is not None and waiter.deadline <= draft.now:
+        return ModelWaitTimeout(model.name, 0.0, retry_after(draft.state, model.name, draft.now))
+    return None
+
+
+def _crowd_out(draft: Draft, loser: Waiter) -> None:
+    draft.take_waiters(lambda waiter: waiter.id == loser.id)
+    queue = blocked(draft.state)
+    wait = retry_after(draft.state, queue[0].model if queue else loser.model, draft.now)
+    draft.refuse(loser, ResidencyQueueFull(draft.state.policy.queue_size, wait))
+
+
+def _release(draft: Draft, event: ev.Released) -> None:
+    model = draft.find(event.model)
+    if model is None or model.generation != event.generation or model.leases == 0:
+        return
+    spent = model.answer_seconds if event.seconds is None else averaged(model.answer_seconds, event.seconds)
+    draft.put(replace(model, leases=model.leases - 1, last_used=draft.now, answer_seconds=spent))
+
+
+def _load_done(draft: Draft, event: ev.LoadDone) -> None:
+    model = draft.current(event.model, event.generation, State.LOADING)
+    if model is None:
+        return
+    weights = event.weights or model.weights
+    seconds = draft.now - model.load_started
+    draft.measured(weights, seconds)
+    draft.move(
+        event.model,
+        Move.LOADED,
+        trouble=None,
+        weights=weights,
+        load_seconds=seconds,
+        loaded_at=draft.now,
+        last_used=draft.now,
+    )
+    if model.cancelling and not draft.has_waiters(event.model):
+        unload(draft, event.model, "unload", "load_cancelled")
 
 
 def _load_broke(draft: Draft, event: ev.LoadBroke) -> None:
-    if not draft.is_current(event.model, event.generation, State.LOADING):
+    model = draft.current(event.model, event.generation, State.LOADING)
+    if model is None:
         return
-    model = draft.model(event.model)
-    attempts = model.trouble.attempts if model.trouble else 0
     if event.cancelled:
-        draft.move(event.model, Move.LOAD_CANCELLED)
+        draft.move(event.model, Move.LOAD_CANCELLED, cancelling=False, outdated=False)
         draft.queue_again(event.model)  # for waiters that came after the cancel
         return
+    attempts = model.trouble.attempts if model.trouble else 0
     trouble = Trouble(event.reason, event.message, attempts + 1, draft.now + draft.backoff(attempts))
-    draft.move(event.model, Move.LOAD_FAILED, trouble=trouble)
+    draft.move(event.model, Move.LOAD_FAILED, trouble=trouble, cancelling=False, outdated=False)
     draft.decide("refuse", event.model, event.reason, inputs={"message": event.message, "attempts": attempts + 1})
     draft.refuse_all(event.model, draft.load_failed(draft.model(event.model)))
 
 
 def _cancel_load(draft: Draft, name: str) -> None:
-    if draft.model(name).state is not State.LOADING:
+    model = draft.find(name)
+    if model is None or model.state is not State.LOADING:
         return
     failure = Failure("cancelled", "the load was cancelled by an operator", 0, 0.0)
     draft.refuse_all(name, ModelLoadFailed(name, failure, 0.0))
-    draft.decide("unload", name, "load_cancelled")
-    draft.emit(ev.CancelLoad(name))
+    cancel_load(draft, model, "load_cancelled")
 
 
-def _unload_done(draft: Draft, name: str, generation: int, *, clean: bool) -> None:
-    if not draft.is_current(name, generation, State.UNLOADING):
+def _unload_done(draft: Draft, event: ev.UnloadDone) -> None:
+    model = draft.current(event.model, event.generation, State.UNLOADING)
+    if model is None:
         return
-    trouble = draft.model(name).trouble
-    if not clean:
+    trouble = model.trouble
+    if not event.clean:
         trouble = Trouble("stalled", "its engine did not close in time and was abandoned", 1, draft.now)
-    draft.move(name, Move.UNLOADED if trouble is None else Move.LOST, leases=0, trouble=trouble)
-    draft.queue_again(name)
+    left = Move.UNLOADED if trouble is None else Move.LOST
+    draft.move(event.model, left, leases=0, trouble=trouble, outdated=False, cancelling=False)
+    draft.queue_again(event.model)
 
 
-def _engine_died(draft: Draft, name: str, generation: int, message: str) -> None:
-    model = draft.model(name)
-    if model.generation != generation or model.state not in (State.READY, State.DRAINING):
+def _engine_died(draft: Draft, event: ev.EngineDied) -> None:
+    model = draft.current(event.model, event.generation, State.READY, State.DRAINING)
+    if model is None:
         return
-    trouble = Trouble("crashed", message, 1, draft.now + draft.backoff(0))
+    trouble = Trouble("crashed", event.message, 1, draft.now + draft.backoff(0))
     draft.put(replace(model, trouble=trouble))
-    unload(draft, name, "abort", "engine_crashed")
-    draft.refuse_all(name, draft.load_failed(draft.model(name)))
+    unload(draft, event.model, "abort", "engine_crashed")
+    draft.refuse_all(event.model, draft.load_failed(draft.model(event.model)))
 
 
 def _unload_wanted(draft: Draft, event: ev.UnloadWanted) -> None:
-    model = draft.model(event.model)
+    model = draft.find(event.model)
+    if model is None:
+        return
     if model.state is State.QUEUED:
         draft.refuse_all(event.model, ModelUnloaded(event.model))
     if model.state is State.LOADING:
@@ -145,18 +194,13 @@ def _unload_wanted(draft: Draft, event: ev.UnloadWanted) -> None:
     if event.force:
         unload(draft, event.model, "unload", "force")
         return
-    if model.state is State.READY:
-        draft.move(event.model, Move.DRAIN)
-        if model.leases:
-            draft.decide("drain", event.model, "operator", inputs={"leases": model.leases})
-    until = event.until
-    current = draft.model(event.model)
-    if current.drain_until is None or (until is not None and until < current.drain_until):
-        draft.put(replace(current, drain_until=until))
+    drain(draft, model, "operator", event.until)
 
 
 def _policy_changed(draft: Draft, event: ev.PolicyChanged) -> None:
-    model = draft.model(event.model)
+    model = draft.find(event.model)
+    if model is None:
+        return
     pinned = model.pinned if event.pinned is None else event.pinned
     ttl = event.ttl if event.change_ttl else model.ttl
     draft.put(replace(model, pinned=pinned, ttl=ttl))
@@ -164,30 +208,11 @@ def _policy_changed(draft: Draft, event: ev.PolicyChanged) -> None:
 
 def _room_needed(draft: Draft, event: ev.RoomNeeded) -> None:
     victims = room_victims(draft.state, event.bytes, draft.now, partial=event.partial)
-    inputs = {"needed_bytes": event.bytes, "free_bytes": free_bytes(draft.state)}
+    inputs = {"needed_bytes": event.bytes, "free_bytes": Ledger.of(draft.state).free}
     for name in victims:
         draft.decide(
             "evict", name, event.reason, for_model=event.for_model, for_request=event.for_request, inputs=inputs
         )
         unload(draft, name)
-    going = [m for m in draft.state.models.values() if m.state is State.UNLOADING]
-    draft.want_room(RoomWanted(event.id, frozenset((m.name, m.generation) for m in going)))
-
-
-def refuse_too_large(draft: Draft, waiter: Waiter, model: Resident) -> None:
-    """Refuse a waiter whose model can never fit, with the numbers."""
-    memory = draft.state.memory
-    pinned = sum(m.committed for m in draft.state.models.values() if m.pinned and m.name != model.name)
-    limit = memory.limit - memory.base - pinned
-    draft.refuse(waiter, ModelTooLarge(model.name, model.need, limit, memory.limit_name))
-    inputs = {"needed_bytes": model.need, "limit_bytes": limit, "limit": memory.limit_name, "pinned_bytes": pinned}
-    draft.decide("refuse", model.name, "never_fits", for_request=waiter.request_id, inputs=inputs)
-
-
-def unload(draft: Draft, name: str, kind: str | None = None, reason: str = "") -> None:
-    """Start to unload a model; whoever still uses it is cut off. With `kind` it is recorded as a decision."""
-    model = draft.model(name)
-    if kind is not None:
-        draft.decide(kind, name, reason, inputs={"leases": model.leases, "committed_bytes": model.committed})
-    draft.move(name, Move.UNLOAD, leases=0, drain_until=None)
-    draft.emit(ev.StartUnload(name, model.generation))
+    going = names_in(draft.state, State.UNLOADING)
+    draft.want_room(RoomWanted(event.id, frozenset((name, draft.model(name).generation) for name in going)))

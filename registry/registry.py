@@ -13,19 +13,19 @@ import structlog
 from mlxd.engines.engine import Engine
 from mlxd.engines.types import PrefillEvictionRequest
 from mlxd.registry import events as ev
-from mlxd.registry.decisions import DecisionLog
 from mlxd.registry.driver import Driver, MemorySource
 from mlxd.registry.entry import Entry
 from mlxd.registry.errors import LoadNotRunning, ModelLoadFailed, ModelUnloaded, RegistryError, ShuttingDown
 from mlxd.registry.lease import Lease
 from mlxd.registry.loads import EngineFactory, Loads
 from mlxd.registry.prefixes import Prefixes
-from mlxd.registry.residency import Policy, Purpose, Residency, Resident, Waiter
+from mlxd.registry.reader import RegistryReader
+from mlxd.registry.residency import MemoryReading, Policy, Purpose, Residency
+from mlxd.registry.residents import as_set, resident_of
 from mlxd.registry.rooms import Rooms
-from mlxd.registry.snapshot import Decision, ModelSnapshot, UnloadResult
+from mlxd.registry.snapshot import ModelSnapshot, UnloadResult
 from mlxd.registry.spec import ModelSpec
-from mlxd.registry.states import RESIDENT, State
-from mlxd.registry.views import snapshot
+from mlxd.registry.states import State
 from mlxd.registry.waits import Waits
 
 log = structlog.stdlib.get_logger(__name__)
@@ -42,10 +42,11 @@ class Unset:
 UNSET = Unset()
 
 
-class ModelRegistry:
+class ModelRegistry(RegistryReader):
     """Models by canonical name: leases, loads, unloads, policy and snapshots. Used on the event loop only.
 
-    Every method that takes a name raises KeyError for one that is not known; names come from a NameTable.
+    Every method that takes a name raises ModelRemoved for one that is not known; names come from a NameTable.
+    `load_need` gives the bytes that a load must find free.
     """
 
     def __init__(
@@ -61,21 +62,18 @@ class ModelRegistry:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._clock = clock
-        self._wall_clock = wall_clock
+        super().__init__(clock, wall_clock)
         self._queue_timeout = queue_timeout
+        self._load_need = load_need
+        self._memory = memory
         self._entries = {spec.name: Entry(spec) for spec in specs}
-        residents = {
-            name: Resident(name, load_need(entry.spec), pinned=entry.spec.pinned, ttl=entry.spec.ttl)
-            for name, entry in self._entries.items()
-        }
+        residents = {name: resident_of(entry.spec, load_need) for name, entry in self._entries.items()}
         self.on_models: Callable[[Collection[str]], None] = lambda _: None
         self._driver = Driver(
-            Residency(policy, memory(fresh=True), residents), memory, self._act, clock, self._models_changed
+            Residency(policy, memory(fresh=True), residents), self._read_memory, self._act, clock, self._models_changed
         )
         self._waits = Waits(self._driver.post, clock)
         self._rooms = Rooms(self._driver.post)
-        self._memory = memory
         self._prefixes = Prefixes(self._by_last_use)
         self._loads = Loads(
             engine_factory,
@@ -86,26 +84,31 @@ class ModelRegistry:
             before_load=self._free_prefixes,
             on_progress=lambda name: self._models_changed((name,)),
         )
-        self.decisions = DecisionLog(wall_clock)
+
+    @property
+    def _state(self) -> Residency:
+        return self._driver.state
 
     # -- requests ------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def lease(
-        self, name: str, *, request_id: str | None = None, max_wait: float | None = None
+        self, name: str, *, request_id: str | None = None, max_wait: float | None = None, key: str | None = None
     ) -> AsyncIterator[Lease]:
-        """Hold the right to use a model, loading it if need be, waiting at most `max_wait` seconds.
+        """Hold the right to use a model, loading it if need be, waiting at most `max_wait` seconds. Those who wait with
+        different keys take turns.
 
-        Raises ModelNotLoaded, ModelTooLarge, ModelLoadFailed, ModelWaitTimeout, ResidencyQueueFull, ModelUnloaded
-        or ShuttingDown.
+        Raises ModelNotLoaded, ModelTooLarge, ModelLoadFailed, ModelWaitTimeout, ResidencyQueueFull, ModelUnloaded,
+        ModelRemoved or ShuttingDown.
         """
         started = self._clock()
         bound = self._queue_timeout if max_wait is None else max_wait
-        grant = await self._waits.for_model(name, Purpose.LEASE, bound, request_id)
+        grant = await self._waits.for_model(name, Purpose.LEASE, bound, request_id, key)
+        granted = self._clock()
         try:
             yield self._lease(name, grant, started)
         finally:
-            self._driver.post(ev.Released(name, grant.generation))
+            self._driver.post(ev.Released(name, grant.generation, self._clock() - granted))
 
     async def make_room(self, model: str, request: PrefillEvictionRequest) -> None:
         """The prefill-eviction callback, for a prompt of `model`: kept prefixes go first, then idle models, least
@@ -146,7 +149,7 @@ class ModelRegistry:
         """Load a model, clearing an earlier failure; at once when it is ready. Raises as `lease` does."""
         self.set_policy(name, pinned=pinned, ttl=ttl)
         if wait:
-            await self._waits.for_model(name, Purpose.LOAD, None, None)
+            await self._waits.for_model(name, Purpose.LOAD)
         else:
             self._loads.own(self._load_unattended(name))
             await asyncio.sleep(0)  # let the wait reach the planner, so that the answer shows it
@@ -154,17 +157,17 @@ class ModelRegistry:
 
     def cancel_load(self, name: str) -> None:
         """Stop a load in progress. Raises LoadNotRunning."""
-        state = self._driver.state.models[name].state
-        if state is not State.LOADING:
+        state = self.model(name).state
+        if state != State.LOADING:
             raise LoadNotRunning(name, state)
         self._driver.post(ev.CancelLoadWanted(name))
 
     async def unload(self, name: str, *, force: bool = False, timeout: float | None = None) -> UnloadResult:
         """Unload a model: drain it for at most `timeout` seconds, or cut its requests off with `force`."""
-        entry = self._entries[name]
-        bound = self._driver.state.policy.unload_timeout if timeout is None else timeout
+        entry = self._entry(name)
+        bound = self._state.policy.unload_timeout if timeout is None else timeout
         self._driver.post(ev.UnloadWanted(name, force, self._clock() + bound))
-        if self._driver.state.models[name].state not in RESIDENT:
+        if entry.engine is None:
             return UnloadResult(0)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry.gone.append(future)
@@ -173,44 +176,34 @@ class ModelRegistry:
 
     def set_policy(self, name: str, *, pinned: bool | None = None, ttl: float | Unset | None = UNSET) -> ModelSnapshot:
         """Change pin and time to live; both apply at once."""
+        self._entry(name)
         change_ttl = not isinstance(ttl, Unset)
         new_ttl = None if isinstance(ttl, Unset) else ttl
         self._driver.post(ev.PolicyChanged(name, pinned, new_ttl, change_ttl=change_ttl))
         return self.model(name)
 
-    # -- readers -------------------------------------------------------------------------------------------
+    def reconfigure(
+        self,
+        specs: Iterable[ModelSpec],
+        policy: Policy,
+        *,
+        stall_timeout: float | None,
+        queue_timeout: float | None,
+    ) -> None:
+        """Take over a new policy and the full list of models; see `mlxd.registry.reconfigure` for what is touched.
 
-    def models(self) -> list[ModelSnapshot]:
-        """All known models, by name."""
-        return [self.model(name) for name in sorted(self._entries)]
-
-    def model(self, name: str) -> ModelSnapshot:
-        """One model now."""
-        queued = sum(1 for waiter in self._driver.state.waiters if waiter.model == name)
-        return snapshot(self._entries[name], self._driver.state.models[name], queued, self._clock(), self._wall_clock())
-
-    def waiting(self) -> tuple[Waiter, ...]:
-        """Who waits for a model, oldest first."""
-        return self._driver.state.waiters
-
-    def engines(self) -> dict[str, Engine]:
-        """The engines of models that are loaded."""
-        loaded = {name: entry.engine for name, entry in self._entries.items() if entry.loaded_at is not None}
-        return {name: engine for name, engine in loaded.items() if engine is not None}
-
-    @property
-    def closing(self) -> bool:
-        """Whether the daemon stops: nothing is admitted any more."""
-        return self._driver.state.closing
-
-    @property
-    def has_engines(self) -> bool:
-        """Whether any model is loaded, on its way in or on its way out."""
-        return any(entry.engine is not None for entry in self._entries.values())
-
-    def last_decisions(self, limit: int) -> list[Decision]:
-        """The newest decisions, oldest first."""
-        return self.decisions.last(limit)
+        Pin and ttl of a model are taken over where its spec changed them: what an operator set stays otherwise.
+        """
+        self._queue_timeout = queue_timeout
+        self._loads.stall_timeout = stall_timeout
+        self._loads.unload_timeout = policy.unload_timeout
+        models = []
+        for spec in specs:
+            entry = self._entries.setdefault(spec.name, Entry(spec))
+            configured = resident_of(spec, self._load_need)
+            models.append(as_set(configured, entry.spec, self._state.models.get(spec.name)))
+            entry.spec = spec
+        self._driver.post(ev.Reconfigured(policy, tuple(models)))
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -224,7 +217,7 @@ class ModelRegistry:
             async with asyncio.timeout(drain_timeout):
                 await self._driver.unleased.wait()
         except TimeoutError:
-            leases = sum(model.leases for model in self._driver.state.models.values())
+            leases = sum(model.leases for model in self._state.models.values())
             log.warning("registry.drain_timeout", leases=leases, timeout_s=drain_timeout)
         # twice: a load that was too far along to cancel is ready only after the first round
         joined = await self._cut_off() and await self._cut_off()
@@ -235,25 +228,30 @@ class ModelRegistry:
         """Tell the one observer which models readers see differently now; it may be set at any time."""
         self.on_models(names)
 
+    def _read_memory(self, *, fresh: bool) -> MemoryReading:
+        held = {name: entry.held() for name, entry in self._entries.items()}
+        known = {name: holding for name, holding in held.items() if holding is not None}
+        return replace(self._memory(fresh=fresh), held=known)
+
     async def _free_prefixes(self, name: str) -> None:
         """A model is about to load: the planner counted on what is kept of prompts."""
-        short = self._driver.state.models[name].need - self._memory(fresh=True).unused
+        short = self._state.models[name].need - self._memory(fresh=True).unused
         if short > 0:
             await self.trim_prefixes(short, "load", for_model=name)
 
     def _by_last_use(self) -> list[tuple[str, Engine]]:
-        models = self._driver.state.models
+        models = self._state.models
         return sorted(self.engines().items(), key=lambda item: models[item[0]].last_used)
 
     async def _cut_off(self) -> bool:
         for name in self._entries:
             self._driver.post(ev.UnloadWanted(name, force=True))
         # Closing an engine is bounded by the unload timeout; a load that is stuck in a read is not, and is left.
-        return await self._loads.join(self._driver.state.policy.unload_timeout + JOIN_SLACK)
+        return await self._loads.join(self._state.policy.unload_timeout + JOIN_SLACK)
 
     async def _load_unattended(self, name: str) -> None:
         try:
-            await self._waits.for_model(name, Purpose.LOAD, None, None)
+            await self._waits.for_model(name, Purpose.LOAD)
         except RegistryError as error:
             log.warning("model.load_refused", model=name, message=str(error))  # the model's state keeps the reason
 
@@ -287,6 +285,8 @@ class ModelRegistry:
             case ev.StartUnload(name, generation):
                 error = ShuttingDown() if self.closing else ModelUnloaded(name)
                 self._loads.start_unload(self._entries[name], generation, error)
+            case ev.Forget(name):
+                del self._entries[name]
             case ev.RoomAnswered(room_id):
                 self._rooms.answer(room_id)
             case ev.Decide(kind, model, reason, for_model, for_request, inputs):

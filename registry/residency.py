@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from mlxd.registry.states import RESIDENT, Move, State, move
+from mlxd.registry.states import Move, State, move
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,18 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """One model. `need` is what a load must find free, in bytes; `generation` counts loads."""
+    """One model. `weights` are the bytes of a load, from its files until a load has measured them; `kv_floor` is the
+    KV cache that a load must find room for beside them. `generation` counts loads.
+
+    `load_seconds` and `answer_seconds` are what the last load and, on average, a lease took; None until there was one.
+    `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
+    while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory.
+    """
 
     name: str
-    need: int
+    weights: int
+    kv_floor: int = 0
+    load_key: str = ""
     pinned: bool = False
     ttl: float | None = None
     state: State = State.UNLOADED
@@ -32,7 +40,14 @@ class Resident:
     leases: int = 0
     last_used: float = 0.0
     loaded_at: float = 0.0
+    load_started: float = 0.0
+    load_seconds: float | None = None
+    answer_seconds: float | None = None
     drain_until: float | None = None
+    drain_for: str | None = None
+    cancelling: bool = False
+    outdated: bool = False
+    removed: bool = False
     trouble: Trouble | None = None
 
     def moved(self, what: Move, **changes: object) -> Resident:
@@ -40,9 +55,9 @@ class Resident:
         return replace(self, state=move(self.name, self.state, what), **changes)  # type: ignore[arg-type]
 
     @property
-    def committed(self) -> int:
-        """Bytes charged to this model now."""
-        return self.need if self.state in RESIDENT else 0
+    def need(self) -> int:
+        """Bytes that a load must find free."""
+        return self.weights + self.kv_floor
 
 
 class Purpose(enum.StrEnum):
@@ -54,7 +69,7 @@ class Purpose(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One wait for a model; `deadline` None is no bound."""
+    """One wait for a model; `deadline` None is no bound. `key` is whose wait it is, None for nobody in particular."""
 
     id: int
     model: str
@@ -62,6 +77,7 @@ class Waiter:
     purpose: Purpose = Purpose.LEASE
     deadline: float | None = None
     request_id: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +89,19 @@ class RoomWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What the engine of a loaded model holds beside kept prefixes, in bytes."""
+
+    weights: int
+    kv: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReading:
     """Bytes: the limit for models and what it is called, what is measured now, and what is not models'.
 
-    `prefixes` are kept prompt prefixes. They are not in `measured`: whoever needs their room gets it.
+    `prefixes` are kept prompt prefixes. They are not in `measured`: whoever needs their room gets it. `held` is what
+    each loaded model's engine holds, by name.
     """
 
     limit: int
@@ -84,6 +109,7 @@ class MemoryReading:
     measured: int
     base: int
     prefixes: int = 0
+    held: Mapping[str, Held] = field(default_factory=dict)
 
     @property
     def unused(self) -> int:
@@ -93,9 +119,13 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The [residency] table and what belongs to it; seconds and counts, 0 for no bound in `max_loaded`."""
+    """The [residency] table and what belongs to it; seconds and counts, 0 for no bound in `max_loaded`.
+
+    `max_loading` is how many models may be read into memory at the same time.
+    """
 
     max_loaded: int = 0
+    max_loading: int = 1
     queue_size: int = 256
     max_wait: float = 20.0
     min_residency: float = 0.0
@@ -107,11 +137,16 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Everything the planner knows. Waiters are in order of arrival."""
+    """Everything the planner knows. Waiters are in order of arrival.
+
+    `served` says when a load was last started for a key, `seconds_per_byte` how long loads take on average.
+    """
 
     policy: Policy
     memory: MemoryReading
     models: Mapping[str, Resident] = field(default_factory=dict)
     waiters: tuple[Waiter, ...] = ()
     rooms: tuple[RoomWanted, ...] = ()
+    served: Mapping[str | None, float] = field(default_factory=dict)
+    seconds_per_byte: float | None = None
     closing: bool = False

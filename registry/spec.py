@@ -22,7 +22,8 @@ class ModelSpec:
     `ttl` is seconds of idleness until unload, None for never. `problem` says why the folder cannot be served
     as it is (no weights, a corrupt header); the model is still listed and fails with it when asked for.
     `adapter` is the folder of a LoRA adapter over the model in `path`, `draft` that of a model that proposes tokens
-    to it; both have their part in the bytes.
+    to it; both have their part in the bytes. `load_key` changes exactly when a model in memory would have to be loaded
+    again.
     """
 
     name: str
@@ -38,3 +39,4 @@ class ModelSpec:
     problem: str | None = None
     adapter: Path | None = None
     draft: Path | None = None
+    load_key: str = ""

@@ -27,6 +27,7 @@ class Move(enum.StrEnum):
     LOAD_FAILED = "load_failed"
     LOAD_CANCELLED = "load_cancelled"
     DRAIN = "drain"
+    RESUME = "resume"
     UNLOAD = "unload"
     UNLOADED = "unloaded"
     LOST = "lost"
@@ -35,6 +36,7 @@ class Move(enum.StrEnum):
 TABLE: dict[tuple[State, Move], State] = {
     (State.UNLOADED, Move.WANT): State.QUEUED,
     (State.FAILED, Move.WANT): State.QUEUED,
+    (State.FAILED, Move.FORGET): State.UNLOADED,
     (State.QUEUED, Move.FORGET): State.UNLOADED,
     (State.QUEUED, Move.LOAD): State.LOADING,
     (State.LOADING, Move.LOADED): State.READY,
@@ -42,6 +44,7 @@ TABLE: dict[tuple[State, Move], State] = {
     (State.LOADING, Move.LOAD_CANCELLED): State.UNLOADED,
     (State.READY, Move.DRAIN): State.DRAINING,
     (State.READY, Move.UNLOAD): State.UNLOADING,
+    (State.DRAINING, Move.RESUME): State.READY,
     (State.DRAINING, Move.UNLOAD): State.UNLOADING,
     (State.UNLOADING, Move.UNLOADED): State.UNLOADED,
     (State.UNLOADING, Move.LOST): State.FAILED,

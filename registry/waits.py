@@ -19,11 +19,18 @@ class Waits:
         self._ids = count(1)
         self._futures: dict[int, asyncio.Future[ev.Grant]] = {}
 
-    async def for_model(self, model: str, purpose: Purpose, bound: float | None, request_id: str | None) -> ev.Grant:
+    async def for_model(
+        self,
+        model: str,
+        purpose: Purpose,
+        bound: float | None = None,
+        request_id: str | None = None,
+        key: str | None = None,
+    ) -> ev.Grant:
         """Wait until `model` is ready, at most `bound` seconds. Raises what the planner refuses with."""
         now = self._clock()
         deadline = None if bound is None else now + bound
-        waiter = Waiter(next(self._ids), model, now, purpose, deadline, request_id)
+        waiter = Waiter(next(self._ids), model, now, purpose, deadline, request_id, key)
         future: asyncio.Future[ev.Grant] = asyncio.get_running_loop().create_future()
         self._futures[waiter.id] = future
         try:

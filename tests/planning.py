@@ -29,11 +29,18 @@ class World:
         self.effects += effects
         return effects
 
-    def want(self, model: str, purpose: Purpose = Purpose.LEASE, bound: float | None = 120.0) -> int:
+    def want(
+        self, model: str, purpose: Purpose = Purpose.LEASE, bound: float | None = 120.0, key: str | None = None
+    ) -> int:
         self.waiter_ids += 1
         deadline = None if bound is None else self.now + bound
-        self.send(ev.Wanted(Waiter(self.waiter_ids, model, self.now, purpose, deadline, f"r{self.waiter_ids}")))
+        request_id = f"r{self.waiter_ids}"
+        self.send(ev.Wanted(Waiter(self.waiter_ids, model, self.now, purpose, deadline, request_id, key)))
         return self.waiter_ids
+
+    def load(self, model: str) -> int:
+        """As an operator loads it."""
+        return self.want(model, Purpose.LOAD, bound=None)
 
     def loaded(self, model: str) -> list[ev.Effect]:
         return self.send(ev.LoadDone(model, self.generation(model)))

@@ -91,9 +91,10 @@ TABLE: dict[type[BaseException], Row] = {
     ),
     # the registry
     registry.RegistryError: _BUG,
+    registry.ModelRemoved: Row(404, "model_not_found", INVALID, lambda _: {"suggestions": []}, param="model"),
     registry.ModelNotLoaded: Row(409, "model_not_loaded", INVALID, param="model"),
     registry.LoadNotRunning: Row(409, "load_not_running", INVALID),
-    registry.ResidencyQueueFull: Row(429, "queue_full", BUSY, retry_after=_seconds(5)),
+    registry.ResidencyQueueFull: Row(429, "queue_full", BUSY, retry_after=_WAIT),
     registry.ModelWaitTimeout: Row(503, "model_wait_timeout", UNAVAILABLE, retry_after=_WAIT),
     registry.ModelLoadFailed: Row(503, "model_load_failed", UNAVAILABLE, lambda error: asdict(error.failure), _WAIT),
     registry.ModelUnloaded: Row(503, "model_unloaded", UNAVAILABLE, retry_after=_seconds(1)),

@@ -1,0 +1,53 @@
+"""The ways out of memory, and out of the queue, that several rules share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mlxd.registry import events as ev
+from mlxd.registry.draft import Draft
+from mlxd.registry.errors import ModelTooLarge
+from mlxd.registry.ledger import charge
+from mlxd.registry.placement import most_for
+from mlxd.registry.residency import Resident, Waiter
+from mlxd.registry.states import Move, State
+
+
+def unload(draft: Draft, name: str, kind: str | None = None, reason: str = "") -> None:
+    """Start to unload a model; whoever still uses it is cut off. With `kind` it is recorded as a decision."""
+    model = draft.model(name)
+    if kind is not None:
+        inputs = {"leases": model.leases, "committed_bytes": charge(draft.state, model)}
+        draft.decide(kind, name, reason, inputs=inputs)
+    draft.move(name, Move.UNLOAD, leases=0, drain_until=None, drain_for=None)
+    draft.emit(ev.StartUnload(name, model.generation))
+
+
+def drain(draft: Draft, model: Resident, reason: str, until: float | None) -> None:
+    """Admit nothing new to a model in memory, and unload it when its leases are over or at `until`, if that is sooner
+    than what was asked for before.
+    """
+    if model.state is State.READY:
+        draft.move(model.name, Move.DRAIN, drain_until=None)
+        draft.decide("drain", model.name, reason, inputs={"leases": model.leases})
+    limits = [limit for limit in (draft.model(model.name).drain_until, until) if limit is not None]
+    draft.put(replace(draft.model(model.name), drain_for=None, drain_until=min(limits, default=None)))
+
+
+def cancel_load(draft: Draft, model: Resident, reason: str) -> None:
+    """Ask a load to stop; once is enough."""
+    if model.cancelling:
+        return
+    draft.put(replace(model, cancelling=True))
+    draft.decide("unload", model.name, reason)
+    draft.emit(ev.CancelLoad(model.name))
+
+
+def never_fits(draft: Draft, waiter: Waiter, model: Resident) -> ModelTooLarge:
+    """Decide to refuse a waiter whose model can never fit; the error has the numbers."""
+    memory = draft.state.memory
+    limit = most_for(draft.state, model)
+    pinned = memory.limit - memory.base - limit
+    inputs = {"needed_bytes": model.need, "limit_bytes": limit, "limit": memory.limit_name, "pinned_bytes": pinned}
+    draft.decide("refuse", model.name, "never_fits", for_request=waiter.request_id, inputs=inputs)
+    return ModelTooLarge(model.name, model.need, limit, memory.limit_name)

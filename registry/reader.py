@@ -1,0 +1,75 @@
+"""What others may know of the registry. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mlxd.engines.engine import Engine
+from mlxd.registry.decisions import DecisionLog
+from mlxd.registry.entry import Entry
+from mlxd.registry.errors import ModelRemoved
+from mlxd.registry.explain import Plan, explain
+from mlxd.registry.queue import in_order
+from mlxd.registry.residency import Residency, Waiter
+from mlxd.registry.snapshot import Decision, ModelSnapshot
+from mlxd.registry.views import snapshot
+
+
+class RegistryReader:
+    """The reading half of the registry. `clock` is monotonic, `wall_clock` counts from the epoch; seconds.
+
+    Every method that takes a name raises ModelRemoved for one that is not known (any more).
+    """
+
+    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._entries: dict[str, Entry] = {}
+        self.decisions = DecisionLog(wall_clock)
+
+    @property
+    def _state(self) -> Residency:
+        raise NotImplementedError
+
+    def models(self) -> list[ModelSnapshot]:
+        """All known models, by name."""
+        return [self.model(name) for name in sorted(self._entries)]
+
+    def model(self, name: str) -> ModelSnapshot:
+        """One model now."""
+        entry, state = self._entry(name), self._state
+        queued = sum(1 for waiter in state.waiters if waiter.model == name)
+        return snapshot(entry, state.models[name], queued, self._clock(), self._wall_clock())
+
+    def explain(self, name: str, *, operator: bool = False) -> Plan:
+        """What would happen if a request, or an operator, asked for this model now."""
+        return explain(self._state, self._entry(name).spec.name, self._clock(), operator=operator)
+
+    def waiting(self) -> tuple[Waiter, ...]:
+        """Who waits for a model, the next one first."""
+        return in_order(self._state)
+
+    def engines(self) -> dict[str, Engine]:
+        """The engines of models that are loaded."""
+        loaded = {name: entry.engine for name, entry in self._entries.items() if entry.loaded_at is not None}
+        return {name: engine for name, engine in loaded.items() if engine is not None}
+
+    @property
+    def closing(self) -> bool:
+        """Whether the daemon stops: nothing is admitted any more."""
+        return self._state.closing
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether any model is loaded, on its way in or on its way out."""
+        return any(entry.engine is not None for entry in self._entries.values())
+
+    def last_decisions(self, limit: int) -> list[Decision]:
+        """The newest decisions, oldest first."""
+        return self.decisions.last(limit)
+
+    def _entry(self, name: str) -> Entry:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise ModelRemoved(name) from None

@@ -1,0 +1,99 @@
+"""Waits are told from what loads and answers took."""
+
+import pytest
+from planning import world
+
+from mlxd.registry import events as ev
+from mlxd.registry.errors import ModelWaitTimeout, ResidencyQueueFull
+from mlxd.registry.forecast import averaged, load_seconds, reload_seconds, until_ready
+from mlxd.registry.residency import Policy, Resident
+
+
+def test_an_average_begins_with_the_first_measurement_and_moves_to_the_newest():
+    assert averaged(None, 10.0) == 10.0
+    assert averaged(10.0, 20.0) == pytest.approx(13.0)
+
+
+def test_nothing_is_told_before_a_load_was_measured():
+    w = world(Resident("a", 40))
+    assert load_seconds(w.state, w.model("a")) is None
+    assert until_ready(w.state, "a", w.now) is None
+    w.want("a")
+    assert until_ready(w.state, "a", w.now) is None
+
+
+def test_before_a_load_was_measured_models_are_compared_by_size():
+    w = world(Resident("a", 40), Resident("b", 80))
+    assert reload_seconds(w.state, w.model("a")) < reload_seconds(w.state, w.model("b"))
+
+
+def test_a_model_takes_as_long_as_its_last_load_and_others_as_long_as_their_size_says():
+    w = world(Resident("a", 40), Resident("b", 80), limit=200)
+    w.want("a")
+    w.now += 4.0
+    w.loaded("a")
+    assert load_seconds(w.state, w.model("a")) == 4.0
+    assert load_seconds(w.state, w.model("b")) == 8.0
+
+
+def test_a_model_without_weights_says_nothing_of_the_pace():
+    w = world(Resident("a", 0), Resident("b", 80))
+    w.want("a")
+    w.now += 4.0
+    w.loaded("a")
+    assert load_seconds(w.state, w.model("b")) is None
+
+
+def test_two_loads_at_a_time_halve_the_wait():
+    w = world(*(Resident(name, 40) for name in "abc"), policy=Policy(max_loading=2), limit=80)
+    w.want("a")
+    w.now += 8.0
+    w.loaded("a")
+    w.released("a")
+    w.want("b")
+    w.want("c")
+    assert until_ready(w.state, "c", w.now) == 8.0
+
+
+def test_a_client_that_waited_too_long_is_told_when_the_model_should_be_ready():
+    w = world(Resident("a", 80), Resident("b", 80))
+    w.want("a")
+    w.now += 30.0
+    w.loaded("a")
+    waiter = w.want("b", bound=10.0)
+    w.pass_time(10.0)
+    error = w.refused(waiter)
+    assert isinstance(error, ModelWaitTimeout)
+    assert (error.waited, error.retry_after) == (10.0, 30.0)
+
+
+def test_a_client_that_finds_the_queue_full_is_told_when_the_first_should_be_served():
+    w = world(Resident("a", 80), Resident("b", 80), policy=Policy(queue_size=1))
+    w.want("a")
+    w.now += 30.0
+    w.loaded("a")
+    w.want("b")
+    error = w.refused(w.want("b"))
+    assert isinstance(error, ResidencyQueueFull)
+    assert error.retry_after == 30.0
+
+
+def test_a_client_that_finds_the_queue_full_of_loads_under_way_is_told_when_they_end():
+    w = world(Resident("a", 40), policy=Policy(queue_size=1))
+    w.want("a")
+    w.now += 30.0
+    w.loaded("a")
+    w.send(ev.UnloadWanted("a", force=True))
+    w.unloaded("a")
+    w.want("a")
+    w.now += 10.0
+    error = w.refused(w.want("a"))
+    assert isinstance(error, ResidencyQueueFull)
+    assert error.retry_after == 20.0
+
+
+def test_a_wait_of_which_nothing_is_known_is_told_with_a_few_seconds():
+    w = world(Resident("a", 40))
+    error = w.refused(w.want("a", bound=0.0))
+    assert isinstance(error, ModelWaitTimeout)
+    assert error.retry_after == 5.0
