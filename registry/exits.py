@@ -8,7 +8,7 @@ from mlxd.registry import events as ev
 from mlxd.registry.draft import Draft
 from mlxd.registry.errors import ModelTooLarge
 from mlxd.registry.ledger import charge
-from mlxd.registry.placement import most_for
+from mlxd.registry.placement import Most
 from mlxd.registry.residency import Resident, Waiter
 from mlxd.registry.states import Move, State
 
@@ -46,7 +46,7 @@ def cancel_load(draft: Draft, model: Resident, reason: str) -> None:
 def never_fits(draft: Draft, waiter: Waiter, model: Resident) -> ModelTooLarge:
     """Decide to refuse a waiter whose model can never fit; the error has the numbers."""
     memory = draft.state.memory
-    limit = most_for(draft.state, model)
+    limit = Most.of(draft.state).bytes
     pinned = memory.limit - memory.base - limit
     inputs = {"needed_bytes": model.need, "limit_bytes": limit, "limit": memory.limit_name, "pinned_bytes": pinned}
     draft.decide("refuse", model.name, "never_fits", for_request=waiter.request_id, inputs=inputs)

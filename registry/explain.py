@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from mlxd.registry import events as ev
 from mlxd.registry.errors import ModelLoadFailed, ModelNotLoaded, ModelRemoved, ModelTooLarge, RegistryError
-from mlxd.registry.forecast import until_ready
+from mlxd.registry.forecast import Forecast
 from mlxd.registry.ledger import Ledger
 from mlxd.registry.placement import names_in
 from mlxd.registry.planner import plan
@@ -73,7 +73,7 @@ def explain(state: Residency, name: str, now: float, *, operator: bool = False) 
         plain = replace(plain, waits_for=_waits_for(after, name))
     if verdict in (Verdict.NEVER_FITS, Verdict.BACKING_OFF, Verdict.AUTOLOAD_OFF):
         return plain
-    eta = until_ready(after, name, now)
+    eta = Forecast(after, now).until_ready(name)
     return replace(plain, evicts=_evicted(effects, name), eta_s=None if eta is None else round(eta, 3))
 
 

@@ -39,34 +39,46 @@ def loading_left(state: Residency, model: Resident, now: float) -> float | None:
     return None if whole is None else max(0.0, whole - (now - model.load_started))
 
 
-def until_ready(state: Residency, name: str, now: float) -> float | None:
-    """When a model that is wanted will be ready: loads before it and its own, and answers that are in the way.
+class Forecast:
+    """When models will be ready, as things are at `now` (monotonic seconds)."""
 
-    None when it is not known, or when nobody waits for it.
-    """
-    model = state.models[name]
-    if model.state is State.READY:
-        return 0.0
-    if model.state is State.LOADING and not model.cancelling:
-        return loading_left(state, model, now)
-    ahead = [waiter.model for waiter in blocked(state)]
-    ahead = ahead[: ahead.index(name) + 1] if name in ahead else [*ahead, name]
-    under_way = [other for other in state.models.values() if other.state is State.LOADING]
-    parts = [loading_left(state, other, now) for other in under_way]
-    parts += [load_seconds(state, state.models[queued]) for queued in ahead]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    return _until_room(state) + sum(known) / state.policy.max_loading
+    def __init__(self, state: Residency, now: float) -> None:
+        self._state = state
+        self._now = now
+        self._queue = [waiter.model for waiter in blocked(state)]
 
+    def until_ready(self, name: str) -> float | None:
+        """When a model that is wanted will be ready: loads before it and its own, and answers that are in the way.
 
-def retry_after(state: Residency, name: str, now: float) -> float:
-    """When it is worth asking for a model again."""
-    ready = until_ready(state, name, now)
-    return min(_LATEST, max(_SOONEST, _UNKNOWN if ready is None else ready))
+        None when it is not known.
+        """
+        model, now = self._state.models[name], self._now
+        if model.state is State.READY:
+            return 0.0
+        if model.state is State.LOADING and not model.cancelling:
+            return loading_left(self._state, model, now)
+        under_way = [other for other in self._state.models.values() if other.state is State.LOADING]
+        parts = [loading_left(self._state, other, now) for other in under_way]
+        parts += [load_seconds(self._state, self._state.models[queued]) for queued in self._up_to(name)]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return self._until_room() + sum(known) / self._state.policy.max_loading
 
+    def retry_after(self, name: str | None = None) -> float:
+        """When it is worth asking again, for a model or, without a name, for the next one that is served."""
+        if name is None:
+            name = self._queue[0] if self._queue else self._next_loaded()
+        ready = None if name is None else self.until_ready(name)
+        return min(_LATEST, max(_SOONEST, _UNKNOWN if ready is None else ready))
 
-def _until_room(state: Residency) -> float:
-    """How long answers usually take that a drain waits for."""
-    draining = [model for model in state.models.values() if model.state is State.DRAINING and model.leases]
-    return max((model.answer_seconds or 0.0 for model in draining), default=0.0)
+    def _up_to(self, name: str) -> list[str]:
+        return self._queue[: self._queue.index(name) + 1] if name in self._queue else [*self._queue, name]
+
+    def _next_loaded(self) -> str | None:
+        return next((model.name for model in self._state.models.values() if model.state is State.LOADING), None)
+
+    def _until_room(self) -> float:
+        """How long answers usually take that a drain waits for."""
+        draining = [model for model in self._state.models.values() if model.state is State.DRAINING and model.leases]
+        return max((model.answer_seconds or 0.0 for model in draining), default=0.0)

@@ -21,16 +21,23 @@ class Placement:
     waits_for: tuple[str, ...] = ()
 
 
-def can_ever_fit(state: Residency, model: Resident) -> bool:
-    """Whether the model fits once everything that may leave has left: pinned models stay."""
-    pinned = _fixtures(state, model)
-    slots = state.policy.max_loaded
-    return model.need <= most_for(state, model) and (slots == 0 or len(pinned) < slots)
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What can be made free at all: pinned models stay. Bytes, and places in memory, None for no bound."""
 
+    bytes: int
+    places: int | None
 
-def most_for(state: Residency, model: Resident) -> int:
-    """The bytes that can be made free for a model."""
-    return state.memory.limit - state.memory.base - sum(charge(state, other) for other in _fixtures(state, model))
+    @classmethod
+    def of(cls, state: Residency) -> Most:
+        """What the limit leaves beside the base and the pinned models."""
+        memory, slots = state.memory, state.policy.max_loaded
+        pinned = [charge(state, model) for model in state.models.values() if _stays(model)]
+        return cls(memory.limit - memory.base - sum(pinned), slots - len(pinned) if slots else None)
+
+    def fits(self, model: Resident) -> bool:
+        """Whether a model that is not in memory fits once everything that may leave has left."""
+        return model.need <= self.bytes and self.places != 0
 
 
 def place(state: Residency, target: Resident, now: float) -> Placement:
@@ -58,14 +65,14 @@ def in_the_way(state: Residency, target: Resident, now: float) -> tuple[str, ...
     return choose(_candidates(state, ledger, ready, now), short) or ()
 
 
-def may_pass(state: Residency, model: Resident, waiting: Resident) -> bool:
-    """Whether a model fits into what is free and leaves enough for one that waits for others to leave."""
+def first_to_pass(state: Residency, waiting: Resident, models: Iterable[Resident]) -> Resident | None:
+    """The first that fits into what is free and leaves enough for one that waits for others to leave."""
     ledger = Ledger.of(state)
-    if not ledger.fits(model.need):
-        return False
-    fixed = {fixture.name for fixture in _fixtures(state, waiting)}
-    movable = [name for name in ledger.charges if name not in fixed]
-    return ledger.fits(waiting.need, movable, beside=Reserve(model.need, 1))
+    movable = [name for name in ledger.charges if not _stays(state.models[name])]
+    for model in models:
+        if ledger.fits(model.need) and ledger.fits(waiting.need, movable, beside=Reserve(model.need, 1)):
+            return model
+    return None
 
 
 def idle_models(state: Residency, now: float) -> list[Resident]:
@@ -104,13 +111,8 @@ def names_in(state: Residency, *states: State) -> tuple[str, ...]:
     return tuple(model.name for model in state.models.values() if model.state in states)
 
 
-def _fixtures(state: Residency, model: Resident) -> list[Resident]:
-    """Pinned models that stay, other than `model` itself."""
-    return [
-        other
-        for other in state.models.values()
-        if other.pinned and other.state in (State.LOADING, State.READY) and other.name != model.name
-    ]
+def _stays(model: Resident) -> bool:
+    return model.pinned and model.state in (State.LOADING, State.READY)
 
 
 def _candidates(state: Residency, ledger: Ledger, models: Iterable[Resident], now: float) -> list[Candidate]:

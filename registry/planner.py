@@ -23,9 +23,9 @@ from mlxd.registry import events as ev
 from mlxd.registry.draft import Draft
 from mlxd.registry.errors import ModelWaitTimeout
 from mlxd.registry.exits import cancel_load, never_fits, unload
-from mlxd.registry.forecast import load_seconds, reload_seconds, retry_after
+from mlxd.registry.forecast import Forecast, load_seconds, reload_seconds
 from mlxd.registry.ledger import Ledger, charge
-from mlxd.registry.placement import can_ever_fit, in_the_way, may_pass, place
+from mlxd.registry.placement import Most, first_to_pass, in_the_way, place
 from mlxd.registry.queue import blocked
 from mlxd.registry.reactions import react
 from mlxd.registry.reconfigure import retire
@@ -74,9 +74,13 @@ def _settle(draft: Draft) -> None:
 
 
 def _refuse_overdue(draft: Draft) -> None:
-    for waiter in draft.take_waiters(lambda w: w.deadline is not None and w.deadline <= draft.now):
+    overdue = draft.take_waiters(lambda waiter: waiter.deadline is not None and waiter.deadline <= draft.now)
+    if not overdue:
+        return
+    forecast = Forecast(draft.state, draft.now)
+    for waiter in overdue:
         waited = draft.now - waiter.since
-        draft.refuse(waiter, ModelWaitTimeout(waiter.model, waited, retry_after(draft.state, waiter.model, draft.now)))
+        draft.refuse(waiter, ModelWaitTimeout(waiter.model, waited, forecast.retry_after(waiter.model)))
         inputs = {"waited_s": round(waited, 3), "state": draft.model(waiter.model).state}
         draft.decide("refuse", waiter.model, "wait_timeout", for_request=waiter.request_id, inputs=inputs)
 
@@ -124,8 +128,9 @@ def _serve_queue(draft: Draft) -> None:
 
 def _refuse_impossible(draft: Draft) -> None:
     """Pins or limits may have changed while somebody waited."""
+    most = Most.of(draft.state)
     for model in draft.models(State.QUEUED):
-        if can_ever_fit(draft.state, model):
+        if most.fits(model):
             continue
         for waiter in draft.take_waiters_for(model.name):
             draft.refuse(waiter, never_fits(draft, waiter, model))
@@ -159,15 +164,17 @@ def _let_pass(draft: Draft, queue: list[Waiter]) -> bool:
     """Start the load of somebody further behind who takes nothing from the first; whether there is one."""
     first, *others = queue
     waiting = draft.model(first.model)
-    if place(draft.state, waiting, draft.now).waits_for:
+    if not others or place(draft.state, waiting, draft.now).waits_for:
         return False
-    for waiter in others:
-        model = draft.model(waiter.model)
-        done = draft.now + (load_seconds(draft.state, model) or 0.0)
-        if done < first.since + draft.state.policy.max_wait and may_pass(draft.state, model, waiting):
-            _start_load(draft, waiter)
-            return True
-    return False
+    until = first.since + draft.state.policy.max_wait
+    behind = {waiter.model: waiter for waiter in others}
+    models = (draft.model(name) for name in behind)
+    in_time = (model for model in models if draft.now + (load_seconds(draft.state, model) or 0.0) < until)
+    passing = first_to_pass(draft.state, waiting, in_time)
+    if passing is None:
+        return False
+    _start_load(draft, behind[passing.name])
+    return True
 
 
 def _start_load(draft: Draft, waiter: Waiter) -> None:

@@ -18,17 +18,17 @@ from mlxd.registry.errors import (
     ShuttingDown,
 )
 from mlxd.registry.exits import cancel_load, drain, never_fits, unload
-from mlxd.registry.forecast import averaged, retry_after
+from mlxd.registry.forecast import Forecast, averaged
 from mlxd.registry.ledger import Ledger
-from mlxd.registry.placement import can_ever_fit, names_in, room_victims
-from mlxd.registry.queue import blocked, crowded_out
+from mlxd.registry.placement import Most, names_in, room_victims
+from mlxd.registry.queue import crowded_out
 from mlxd.registry.reconfigure import reconfigure
 from mlxd.registry.residency import Purpose, Resident, RoomWanted, Trouble, Waiter
 from mlxd.registry.states import RESIDENT, Move, State
 
 
 def react(draft: Draft, event: ev.Event) -> None:  # noqa: C901, PLR0912 - one branch for each event
-    """Change the draft by what one event says; what follows from it is the planner's."""
+    """Change the draft by what one event says; what follows from it is the planner's. A Tick says nothing more."""
     match event:
         case ev.Wanted(waiter):
             _want(draft, waiter)
@@ -56,8 +56,6 @@ def react(draft: Draft, event: ev.Event) -> None:  # noqa: C901, PLR0912 - one b
             _room_needed(draft, event)
         case ev.Closing():
             draft.close(ShuttingDown())
-        case ev.Tick():
-            pass
 
 
 def _want(draft: Draft, waiter: Waiter) -> None:
@@ -93,17 +91,16 @@ def _refusal(draft: Draft, waiter: Waiter, model: Resident | None) -> RegistryEr
         return ModelNotLoaded(model.name)
     if model.trouble is not None and draft.now < model.trouble.retry_at and not operator:
         return draft.load_failed(model)
-    if not resident and not can_ever_fit(draft.state, model):
+    if not resident and not Most.of(draft.state).fits(model):
         return never_fits(draft, waiter, model)
     if waiter.deadline is not None and waiter.deadline <= draft.now:
-        return ModelWaitTimeout(model.name, 0.0, retry_after(draft.state, model.name, draft.now))
+        return ModelWaitTimeout(model.name, 0.0, Forecast(draft.state, draft.now).retry_after(model.name))
     return None
 
 
 def _crowd_out(draft: Draft, loser: Waiter) -> None:
     draft.take_waiters(lambda waiter: waiter.id == loser.id)
-    queue = blocked(draft.state)
-    wait = retry_after(draft.state, queue[0].model if queue else loser.model, draft.now)
+    wait = Forecast(draft.state, draft.now).retry_after()
     draft.refuse(loser, ResidencyQueueFull(draft.state.policy.queue_size, wait))
 
 

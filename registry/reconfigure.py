@@ -49,6 +49,8 @@ def _remove(draft: Draft, model: Resident) -> None:
 
 
 def _updated(known: Resident, configured: Resident) -> Resident:
+    if not known.removed and _as_configured(known) == _as_configured(configured):
+        return known
     changed = known.load_key != configured.load_key
     resident = known.state in (State.LOADING, State.READY, State.DRAINING)
     model = replace(
@@ -64,3 +66,7 @@ def _updated(known: Resident, configured: Resident) -> Resident:
         load_seconds=None if changed else known.load_seconds,
     )
     return model.moved(Move.FORGET) if changed and known.state is State.FAILED else model
+
+
+def _as_configured(model: Resident) -> tuple[object, ...]:
+    return model.load_key, model.kv_floor, model.pinned, model.ttl

@@ -5,7 +5,7 @@ from planning import world
 
 from mlxd.registry import events as ev
 from mlxd.registry.errors import ModelWaitTimeout, ResidencyQueueFull
-from mlxd.registry.forecast import averaged, load_seconds, reload_seconds, until_ready
+from mlxd.registry.forecast import Forecast, averaged, load_seconds, reload_seconds
 from mlxd.registry.residency import Policy, Resident
 
 
@@ -17,9 +17,9 @@ def test_an_average_begins_with_the_first_measurement_and_moves_to_the_newest():
 def test_nothing_is_told_before_a_load_was_measured():
     w = world(Resident("a", 40))
     assert load_seconds(w.state, w.model("a")) is None
-    assert until_ready(w.state, "a", w.now) is None
+    assert Forecast(w.state, w.now).until_ready("a") is None
     w.want("a")
-    assert until_ready(w.state, "a", w.now) is None
+    assert Forecast(w.state, w.now).until_ready("a") is None
 
 
 def test_before_a_load_was_measured_models_are_compared_by_size():
@@ -52,7 +52,7 @@ def test_two_loads_at_a_time_halve_the_wait():
     w.released("a")
     w.want("b")
     w.want("c")
-    assert until_ready(w.state, "c", w.now) == 8.0
+    assert Forecast(w.state, w.now).until_ready("c") == 8.0
 
 
 def test_a_client_that_waited_too_long_is_told_when_the_model_should_be_ready():
@@ -96,4 +96,14 @@ def test_a_wait_of_which_nothing_is_known_is_told_with_a_few_seconds():
     w = world(Resident("a", 40))
     error = w.refused(w.want("a", bound=0.0))
     assert isinstance(error, ModelWaitTimeout)
+    assert error.retry_after == 5.0
+
+
+def test_a_queue_full_of_waits_for_models_that_leave_says_nothing_of_the_time():
+    w = world(Resident("a", 40), policy=Policy(queue_size=1))
+    w.make_ready("a", leases=1)
+    w.send(ev.UnloadWanted("a"))
+    w.want("a")
+    error = w.refused(w.want("a"))
+    assert isinstance(error, ResidencyQueueFull)
     assert error.retry_after == 5.0

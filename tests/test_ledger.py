@@ -55,3 +55,11 @@ def test_the_books_are_empty_when_nothing_is_resident():
         w.unloaded(name)
     assert Ledger.of(w.state).charges == {}
     assert Ledger.of(w.state).free == 100
+
+
+def test_kept_prefixes_are_free_for_models_and_used_until_they_are_given_up():
+    memory = MemoryReading(100, "memory.ceiling", measured=60, base=10, prefixes=15)
+    w = world(A)
+    w.state = replace(w.state, memory=memory)
+    assert Ledger.of(w.state).free == 40
+    assert memory.unused == 25

@@ -3,7 +3,7 @@
 from planning import world
 
 from mlxd.registry import events as ev
-from mlxd.registry.errors import ResidencyQueueFull
+from mlxd.registry.errors import ModelLoadFailed, ResidencyQueueFull
 from mlxd.registry.planner import next_deadline
 from mlxd.registry.queue import in_order
 from mlxd.registry.residency import Policy, Resident
@@ -85,6 +85,14 @@ def test_no_key_takes_a_place_of_one_that_has_no_more_than_its_share():
     assert isinstance(w.refused(w.want("c", key="three")), ResidencyQueueFull)
 
 
+def test_places_that_operators_hold_are_taken_from_nobody():
+    w = world(*(Resident(name, 80) for name in "abcx"), policy=Policy(queue_size=2))
+    w.make_ready("x", leases=1)
+    w.load("a")
+    w.want("b", key="one")
+    assert isinstance(w.refused(w.want("c", key="two")), ResidencyQueueFull)
+
+
 def test_operators_need_no_place_in_the_queue_and_give_none_away():
     w = world(*(Resident(name, 80) for name in "abx"), policy=Policy(queue_size=1))
     w.make_ready("x", leases=1)
@@ -164,6 +172,13 @@ def test_a_load_is_asked_to_stop_once():
     w.pass_time(1.0)
     w.pass_time(1.0)
     assert w.of(ev.CancelLoad) == [ev.CancelLoad("a")]
+
+
+def test_unloading_a_model_that_loads_cancels_the_load():
+    w = world(A)
+    waiter = w.want("a")
+    assert ev.CancelLoad("a") in w.send(ev.UnloadWanted("a"))
+    assert isinstance(w.refused(waiter), ModelLoadFailed)
 
 
 def test_a_cancelled_load_that_gets_ready_all_the_same_is_unloaded():
