@@ -40,6 +40,9 @@ def load_text_model(
     if config.adapter is not None:
         _adapt(model, config.adapter)
     draft, draft_description = _build(config.draft) if config.draft is not None else (None, {})
+    # Layers draw first weights that those of the files replace. Their draws are a chain of keys that would never be
+    # evaluated, and grow with each load.
+    mx.eval(mx.random.state)
     models = [one for one in (model, draft) if one is not None]
     total = _evaluate_all(models, path, progress, cancelled)
     tokenizer = _tokenizer(path, description)
