@@ -13,7 +13,7 @@ from itertools import islice
 
 from mlxd.engines.backend import ModelRunner
 from mlxd.engines.sequence import Sequence
-from mlxd.engines.types import EngineConfig, RequestState
+from mlxd.engines.types import EngineConfig, EngineLimits, RequestState
 
 # Tokens that must be saved for a prompt to wait for another's cache.
 LEAST_SHARED = 64
@@ -27,6 +27,10 @@ class Admission:
     def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
         self._runner = runner
         self._config = config
+
+    def retune(self, limits: EngineLimits) -> None:
+        """Other limits from the next choice on."""
+        self._config = self._config.with_limits(limits)
 
     def next(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> Sequence | None:
         """The sequence to start now, None when none should."""

@@ -10,7 +10,16 @@ from typing import Any, Protocol, cast
 
 from mlxd.engines.token_arrays import Prompt
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import DraftStats, EngineConfig, LoadProgress, ModelInfo, Request, TokenLogprobs, ToolCall
+from mlxd.engines.types import (
+    DraftStats,
+    EngineConfig,
+    EngineLimits,
+    LoadProgress,
+    ModelInfo,
+    Request,
+    TokenLogprobs,
+    ToolCall,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +135,11 @@ class ModelRunner(Protocol):
     def short_prompt(self) -> int:
         """Tokens of the longest prompt that one step of its own would process."""
 
+    def retune(self, limits: EngineLimits) -> None:
+        """Other prefill chunks from the next step on; every row goes on."""
+
     def insert(self, request: Request, max_tokens: int) -> Admitted:
-        """Add a row."""
+        """Add a row, however many there are: what bounds them is Admission."""
 
     def text_stream(self, request: Request) -> TextStream:
         """A fresh text stream for one request."""

@@ -34,6 +34,7 @@ from mlxd.engines.messages import (
     Inbox,
     Loaded,
     LoopEvent,
+    Retune,
     RoomMade,
     Trim,
     Trimmed,
@@ -44,6 +45,7 @@ from mlxd.engines.scheduler import StepResult
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
     EngineConfig,
+    EngineLimits,
     EngineStats,
     LoadProgress,
     ModelInfo,
@@ -116,7 +118,7 @@ class EngineCore:
 
     @property
     def config(self) -> EngineConfig:
-        """The frozen limits that this engine was made with."""
+        """What this engine was made with, and the limits that it was last given."""
         return self._config
 
     @property
@@ -175,6 +177,14 @@ class EngineCore:
             self._inbox.put(AbortAll(error))
         return count
 
+    def retune(self, limits: EngineLimits) -> None:
+        """Other limits, in any state: `config` has them at once, and the lane before its next step.
+
+        What runs and waits stays: with a lower `max_running` nothing starts until fewer run.
+        """
+        self._config = self._config.with_limits(limits)
+        self._inbox.put(Retune(limits))
+
     async def trim_prefix_cache(self, max_bytes: int) -> None:
         """Keep at most so many bytes of processed prompts; returns when the rest is free."""
         if self.state is not EngineState.READY:
@@ -218,7 +228,8 @@ class EngineCore:
         if request.id in self._live:
             raise ModelOwnershipError(f"request id {request.id} is in use")
         config = self._config
-        waiting = len(self._live) - config.max_running
+        # more than max_running may still run after a retune
+        waiting = len(self._live) - max(config.max_running, self._engine_loop.stats.running)
         if waiting >= config.max_waiting:
             raise EngineQueueFull(waiting, config.max_waiting)
         wanted = request.sampling.max_tokens

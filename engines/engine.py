@@ -7,7 +7,15 @@ from typing import Protocol
 
 from mlxd.engines.generation import Generation
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, ModelInfo, Request, RequestStatus
+from mlxd.engines.types import (
+    EngineConfig,
+    EngineLimits,
+    EngineStats,
+    LoadProgress,
+    ModelInfo,
+    Request,
+    RequestStatus,
+)
 
 
 class Engine(Protocol):
@@ -31,6 +39,8 @@ class Engine(Protocol):
     def cancel(self, request_id: str) -> bool: ...
 
     def abort_all(self, error: Exception) -> int: ...
+
+    def retune(self, limits: EngineLimits) -> None: ...
 
     async def trim_prefix_cache(self, max_bytes: int) -> None: ...
 

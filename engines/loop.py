@@ -26,6 +26,7 @@ from mlxd.engines.messages import (
     LoopEvent,
     Message,
     Restored,
+    Retune,
     RoomMade,
     Trim,
     Trimmed,
@@ -186,6 +187,8 @@ class EngineLoop:
                 scheduler.room_made(request_id)
             case Restored(request_id, prefix):
                 scheduler.restored(request_id, prefix)
+            case Retune(limits):
+                scheduler.retune(limits)
             case Trim(max_bytes):
                 scheduler.trim_prefix_cache(max_bytes)
                 self._note(scheduler, now=True)

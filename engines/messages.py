@@ -9,7 +9,7 @@ from typing import Any
 from mlxd.engines.errors import LoadError
 from mlxd.engines.scheduler import StepResult
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import LoadProgress, ModelInfo, Request
+from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,20 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
+class Retune:
+    """Other limits from the next step on."""
+
+    limits: EngineLimits
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Drop everything; requests that are left end with this error."""
 
     error: Exception
 
 
-Message = Add | Abort | Cancel | AbortAll | RoomMade | Restored | Trim | Close
+Message = Add | Abort | Cancel | AbortAll | RoomMade | Restored | Trim | Retune | Close
 Inbox = queue.SimpleQueue[Message]
 
 

@@ -44,6 +44,11 @@ class PrefillPacer:
         self._largest = 0
         self._measured: deque[_Measured] = deque(maxlen=_REMEMBERED)
 
+    def retune(self, limit: int, max_stall: float | None) -> None:
+        """Other bounds from the next chunk on; what was measured stays."""
+        self._limit = limit
+        self._max_stall = max_stall
+
     def observe(self, tokens: int, seconds: float, *, rows: int = 1, depth: int = 0) -> None:
         """A step processed `tokens` prompt tokens of `rows` prompts, `depth` tokens into the deepest of them."""
         if tokens <= 0 or seconds <= 0:

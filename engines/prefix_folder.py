@@ -42,7 +42,7 @@ class PrefixFolder:
     """Built once for the daemon; its thread starts with the first store and ends with `close`.
 
     All files together stay within `max_bytes`, the least recently used go first. Methods whose names say nothing
-    else are for the thread; `submit`, `join`, `leave`, `entries`, `report` and `close` are for any.
+    else are for the thread; `submit`, `resize`, `join`, `leave`, `entries`, `report` and `close` are for any.
     """
 
     def __init__(
@@ -85,6 +85,10 @@ class PrefixFolder:
             return True
         lane.stop()
         return lane.join(timeout)
+
+    def resize(self, max_bytes: int) -> None:
+        """Another bound, from the next write on."""
+        self._max_bytes = max_bytes
 
     def join(self, identity: str) -> None:
         """Read what is stored of a model, on the thread; the twin of `leave`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,6 +12,9 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
 from mlxd.engines.row_faults import RowFault
+
+# Rows of a BatchGenerator: how many run is Admission's choice, and may change while they do.
+UNBOUNDED = sys.maxsize
 
 
 class _Generator(BatchGenerator):  # type: ignore[misc]
@@ -66,12 +70,12 @@ class GroupStep:
 class RowGroup:
     """A padded batch. Uids are the runner's; the generator's own stay inside."""
 
-    def __init__(self, model: Any, end_tokens: Sequence[int], max_rows: int, chunk: int, stream: Any) -> None:
+    def __init__(self, model: Any, end_tokens: Sequence[int], chunk: int, stream: Any) -> None:
         self._generator = _Generator(
             model,
             stop_tokens=[[token] for token in end_tokens],
-            completion_batch_size=max_rows,
-            prefill_batch_size=max_rows,
+            completion_batch_size=UNBOUNDED,
+            prefill_batch_size=UNBOUNDED,
             prefill_step_size=chunk,
             stream=stream,
         )

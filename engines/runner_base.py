@@ -15,7 +15,7 @@ from mlxd.engines.prefix_disk import PrefixDisk
 from mlxd.engines.row_faults import RowFault
 from mlxd.engines.text_stream import text_stream
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineConfig, ModelInfo, Request
+from mlxd.engines.types import EngineConfig, EngineLimits, ModelInfo, Request
 
 
 class FaultyRow(Protocol):
@@ -59,6 +59,11 @@ class RunnerBase:
     @property
     def short_prompt(self) -> int:
         return self._pacer.chunk(1, decoding=False)
+
+    def retune(self, limits: EngineLimits) -> None:
+        """Other prefill chunks from the next step on."""
+        self._config = self._config.with_limits(limits)
+        self._pacer.retune(limits.prefill_chunk, limits.max_stall)
 
     def text_stream(self, request: Request) -> TextStream:
         """A fresh text stream for one request."""

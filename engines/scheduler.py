@@ -17,6 +17,7 @@ from mlxd.engines.sequence import Sequence
 from mlxd.engines.types import (
     DraftStats,
     EngineConfig,
+    EngineLimits,
     PrefillEvictionRequest,
     Request,
     RequestOutput,
@@ -97,6 +98,11 @@ class Scheduler:
     @property
     def draft(self) -> DraftStats | None:
         return self._runner.draft
+
+    def retune(self, limits: EngineLimits) -> None:
+        """Other limits from the next step on; what runs goes on, even if that is more than `max_running`."""
+        self._admission.retune(limits)
+        self._runner.retune(limits)
 
     def trim_prefix_cache(self, max_bytes: int) -> None:
         """Keep at most so many bytes of processed prompts."""

@@ -132,7 +132,4 @@ class TextRunner(RunnerBase):
         return self._info.weight_bytes / 2 / per_token if per_token else float("inf")
 
     def _new_group(self) -> RowGroup:
-        config = self._config
-        return RowGroup(
-            self._model, sorted(self._tokenizer.end_tokens), config.max_running, config.prefill_chunk, self._stream
-        )
+        return RowGroup(self._model, sorted(self._tokenizer.end_tokens), self._config.prefill_chunk, self._stream)

@@ -207,6 +207,20 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """The part of an EngineConfig that a loaded engine takes anew; every number is 1 or more.
+
+    `max_running` and `max_waiting` count sequences, `prefill_chunk` tokens; `max_stall` is in seconds, None for no
+    bound.
+    """
+
+    max_running: int
+    max_waiting: int
+    prefill_chunk: int
+    max_stall: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Frozen limits of one engine. Lengths in tokens, durations in seconds.
 
@@ -237,6 +251,21 @@ class EngineConfig:
     adapter: Path | None = None
     draft: Path | None = None
     draft_tokens: int = 3
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What `EngineCore.retune` can change."""
+        return EngineLimits(self.max_running, self.max_waiting, self.prefill_chunk, self.max_stall)
+
+    def with_limits(self, limits: EngineLimits) -> EngineConfig:
+        """The same config with other limits."""
+        return replace(
+            self,
+            max_running=limits.max_running,
+            max_waiting=limits.max_waiting,
+            prefill_chunk=limits.prefill_chunk,
+            max_stall=limits.max_stall,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
 from mlxd.engines.generation import Generation
-from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, ModelInfo, Request, RequestStatus
+from mlxd.engines.types import (
+    EngineConfig,
+    EngineLimits,
+    EngineStats,
+    LoadProgress,
+    ModelInfo,
+    Request,
+    RequestStatus,
+)
 from mlxd.registry.spec import ModelSpec
 
 
@@ -31,10 +39,12 @@ class FakeEngine:
     prefix_cache_bytes: int = 0
     trims_held: asyncio.Event | None = None
     loaded: bool = False
+    retuned: list[EngineLimits] = field(default_factory=list)
 
     @property
     def config(self) -> EngineConfig:
-        return EngineConfig(self.spec.name, Path(self.spec.name), 1000)
+        config = EngineConfig(self.spec.name, Path(self.spec.name), 1000)
+        return config.with_limits(self.retuned[-1]) if self.retuned else config
 
     @property
     def info(self) -> ModelInfo:
@@ -63,6 +73,9 @@ class FakeEngine:
     def abort_all(self, error: Exception) -> int:
         self.aborted.append(error)
         return 1
+
+    def retune(self, limits: EngineLimits) -> None:
+        self.retuned.append(limits)
 
     async def trim_prefix_cache(self, max_bytes: int) -> None:
         if self.trims_held is not None:

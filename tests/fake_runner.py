@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from mlxd.engines.backend import Admitted, RunnerStep, TextPiece, TokenEvent
-from mlxd.engines.types import ModelInfo, Request
+from mlxd.engines.types import EngineLimits, ModelInfo, Request
 
 
 class FakeText:
@@ -74,9 +74,13 @@ class FakeRunner:
     short_prompt: int = 64
     draft: None = None
     prefixes: FakePrefixes = field(default_factory=FakePrefixes)
+    retuned: list[EngineLimits] = field(default_factory=list)
 
     def settle(self) -> None:
         """Nothing is left undone here."""
+
+    def retune(self, limits: EngineLimits) -> None:
+        self.retuned.append(limits)
 
     def insert(self, request: Request, max_tokens: int) -> Admitted:
         self.fail_insert(request)
