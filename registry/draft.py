@@ -124,9 +124,11 @@ class Draft:
 
     # -- what is learnt ------------------------------------------------------------------------------------
 
-    def served(self, key: str | None) -> None:
-        """A load was started for somebody with this key."""
-        self.state = replace(self.state, served={**self.state.served, key: self.now})
+    def next_generation(self, key: str | None) -> int:
+        """The number of a load that starts now, for somebody with this key."""
+        loads = self.state.loads + 1
+        self.state = replace(self.state, loads=loads, served={**self.state.served, key: self.now})
+        return loads
 
     def measured(self, weights: int, seconds: float) -> None:
         """A load of so many bytes took so long."""

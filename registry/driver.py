@@ -76,7 +76,9 @@ class Driver:
         if isinstance(event, ev.Wanted):
             model = self.state.models.get(event.waiter.model)
             return model is not None and model.state is not State.READY
-        return not isinstance(event, (ev.Released, ev.Left, ev.Tick))
+        if isinstance(event, ev.Tick):
+            return bool(self.state.waiters)
+        return not isinstance(event, (ev.Released, ev.Left))
 
     def _arm(self) -> None:
         if any(model.leases for model in self.state.models.values()):

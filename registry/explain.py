@@ -122,5 +122,5 @@ def _why_it_stays(state: Residency, model: Resident, now: float) -> str | None:
         return "pinned"
     if model.leases:
         return "leased"
-    fresh = model.state is State.READY and now - model.loaded_at < state.policy.min_residency
+    fresh = model.state is State.READY and now < model.loaded_at + state.policy.min_residency
     return "min_residency" if fresh else None

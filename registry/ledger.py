@@ -25,11 +25,12 @@ class Ledger:
     """One reading of the books. `charges` holds the resident models; `places` how many more may be, None for no bound.
 
     `free` is what the limit leaves beside the larger of what is charged and what is measured, in bytes; it may be
-    negative.
+    negative. `unbooked` is what is measured beyond the charges.
     """
 
     charges: Mapping[str, int]
     free: int
+    unbooked: int
     places: int | None
 
     @classmethod
@@ -37,9 +38,10 @@ class Ledger:
         """Add the books up."""
         memory, policy = state.memory, state.policy
         charges = {model.name: charge(state, model) for model in state.models.values() if model.state in RESIDENT}
-        used = max(memory.base + sum(charges.values()), memory.measured)
+        booked = memory.base + sum(charges.values())
+        unbooked = max(0, memory.measured - booked)
         places = policy.max_loaded - len(charges) if policy.max_loaded else None
-        return cls(charges, memory.limit - used, places)
+        return cls(charges, memory.limit - booked - unbooked, unbooked, places)
 
     def short(self, need: int, without: Iterable[str] = (), beside: Reserve = NOTHING) -> Reserve:
         """What is missing for a load of `need` bytes once the models in `without` are gone; nothing is negative."""

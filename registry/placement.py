@@ -89,7 +89,7 @@ def may_drain(state: Residency, model: Resident, now: float) -> bool:
     """Whether a ready model may be asked to leave for another."""
     if model.state is not State.READY or model.pinned:
         return False
-    return now - model.loaded_at >= state.policy.min_residency
+    return now >= model.loaded_at + state.policy.min_residency
 
 
 def room_victims(state: Residency, needed: int, now: float, *, partial: bool) -> tuple[str, ...]:

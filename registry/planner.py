@@ -2,15 +2,15 @@
 
 Nothing here reads a clock, logs, or touches an engine. Rules, in the order `_settle` applies them:
 
-1. A waiter past its deadline is refused.
+1. A waiter past its deadline is refused, and one whose model can never fit any more.
 2. A model that was removed, or is configured otherwise than it was loaded, takes nothing new and drains.
-3. A drain that nobody needs any more is taken back.
+3. A drain that nobody needs any more, or of a model that is pinned now, is taken back.
 4. A ready model is granted to its waiters, oldest first.
 5. A draining model without leases, or past its drain deadline, is unloaded.
 6. A ready model that was idle for its ttl is unloaded.
-7. The next waiter whose model is not resident decides what happens: its model is refused if it can never fit, loaded
-   if it fits, or others are evicted for it; if nothing can leave, it waits, and after `max_wait` the models in its way
-   drain. `max_loading` models load at a time; a load that nobody waits for gives way.
+7. The next waiter whose model is not resident decides what happens: its model is loaded if it fits, or others are
+   evicted for it; if nothing can leave, it waits, and after `max_wait` the models in its way drain. `max_loading`
+   models load at a time; a load that nobody waits for gives way.
 8. While the next waiter waits for busy models, before its `max_wait`, a model that fits beside it may load.
 9. A RoomNeeded is answered when the models evicted for it are gone.
 """
@@ -32,6 +32,10 @@ from mlxd.registry.reconfigure import retire
 from mlxd.registry.residency import Residency, Resident, Waiter
 from mlxd.registry.states import Move, State
 
+# Seconds after which memory is measured again while somebody waits and more is in use than the books know of: what a
+# model leaves may come back late.
+REMEASURE = 1.0
+
 
 def plan(state: Residency, event: ev.Event, now: float) -> tuple[Residency, list[ev.Effect]]:
     """The state after an event at `now` (monotonic seconds), and what is to be done, in order."""
@@ -45,7 +49,10 @@ def next_deadline(state: Residency, now: float) -> float | None:
     """When, after `now`, the planner wants a Tick at the latest; None when nothing is due."""
     due = [waiter.deadline for waiter in state.waiters if waiter.deadline is not None]
     queue = blocked(state)
-    due += [waiter.since + state.policy.max_wait for waiter in queue[:1]]
+    for waiter in queue[:1]:
+        due.append(waiter.since + state.policy.max_wait)
+        if Ledger.of(state).unbooked:
+            due.append(now + REMEASURE)
     for model in state.models.values():
         if model.state is State.DRAINING and model.drain_until is not None:
             due.append(model.drain_until)
@@ -61,15 +68,17 @@ def next_deadline(state: Residency, now: float) -> float | None:
 def _settle(draft: Draft) -> None:
     _refuse_overdue(draft)
     retire(draft)
+    # a model that is pinned stays after all, and may make another impossible, for which others drain
     _take_drains_back(draft)
-    _grant_ready(draft)
+    _refuse_impossible(draft)
+    _open_ready(draft)
     _finish_drains(draft)
     _expire_idle(draft)
     draft.forget_unwanted()
     _serve_queue(draft)
-    # a load that starts needs no more room
-    _take_drains_back(draft)
-    _grant_ready(draft)
+    # a load that starts needs no more room, and an idle model that drains is gone at once
+    _open_ready(draft)
+    _finish_drains(draft)
     draft.answer_rooms()
 
 
@@ -85,18 +94,20 @@ def _refuse_overdue(draft: Draft) -> None:
         draft.decide("refuse", waiter.model, "wait_timeout", for_request=waiter.request_id, inputs=inputs)
 
 
+def _open_ready(draft: Draft) -> None:
+    _take_drains_back(draft)
+    for waiter in draft.take_waiters(lambda waiter: draft.model(waiter.model).state is State.READY):
+        draft.grant(waiter)
+
+
 def _take_drains_back(draft: Draft) -> None:
     for model in draft.models(State.DRAINING):
         if model.drain_for is None or model.outdated or model.removed:
             continue
         wanted = draft.find(model.drain_for)
-        if wanted is None or wanted.state is not State.QUEUED or not draft.has_waiters(wanted.name):
+        needed = wanted is not None and wanted.state is State.QUEUED and draft.has_waiters(wanted.name)
+        if model.pinned or not needed:
             draft.move(model.name, Move.RESUME, drain_for=None, drain_until=None)
-
-
-def _grant_ready(draft: Draft) -> None:
-    for waiter in draft.take_waiters(lambda waiter: draft.model(waiter.model).state is State.READY):
-        draft.grant(waiter)
 
 
 def _finish_drains(draft: Draft) -> None:
@@ -111,12 +122,11 @@ def _expire_idle(draft: Draft) -> None:
     for model in draft.models(State.READY):
         if model.leases or model.pinned or model.ttl is None:
             continue
-        if draft.now - model.last_used >= model.ttl:
+        if draft.now >= model.last_used + model.ttl:
             unload(draft, model.name, "expire", "ttl")
 
 
 def _serve_queue(draft: Draft) -> None:
-    _refuse_impossible(draft)
     while queue := blocked(draft.state):
         loading = draft.models(State.LOADING)
         if len(loading) >= draft.state.policy.max_loading:
@@ -124,6 +134,9 @@ def _serve_queue(draft: Draft) -> None:
             return
         if not _serve(draft, queue[0]) and not _let_pass(draft, queue):
             return
+        # what loads is pinned, perhaps, and its room was drained for
+        _refuse_impossible(draft)
+        _take_drains_back(draft)
 
 
 def _refuse_impossible(draft: Draft) -> None:
@@ -155,7 +168,7 @@ def _serve(draft: Draft, waiter: Waiter) -> bool:
     if placement.victims or placement.waits_for:
         return False
     _cancel_unwanted(draft, draft.models(State.LOADING))
-    if draft.now - waiter.since >= draft.state.policy.max_wait:
+    if draft.now >= waiter.since + draft.state.policy.max_wait:
         _drain_in_the_way(draft, waiter)
     return False
 
@@ -180,9 +193,8 @@ def _let_pass(draft: Draft, queue: list[Waiter]) -> bool:
 def _start_load(draft: Draft, waiter: Waiter) -> None:
     model = draft.model(waiter.model)
     inputs = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state).free}
-    generation = model.generation + 1
-    draft.move(model.name, Move.LOAD, generation=generation, leases=0, load_started=draft.now, cancelling=False)
-    draft.served(waiter.key)
+    generation = draft.next_generation(waiter.key)
+    draft.move(model.name, Move.LOAD, generation=generation, leases=0, load_started=draft.now)
     draft.decide("load", model.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
     draft.emit(ev.StartLoad(model.name, generation))
 

@@ -123,12 +123,13 @@ def _load_done(draft: Draft, event: ev.LoadDone) -> None:
         event.model,
         Move.LOADED,
         trouble=None,
+        cancelling=False,
         weights=weights,
         load_seconds=seconds,
         loaded_at=draft.now,
         last_used=draft.now,
     )
-    if model.cancelling and not draft.has_waiters(event.model):
+    if model.outdated or (model.cancelling and not draft.has_waiters(event.model)):
         unload(draft, event.model, "unload", "load_cancelled")
 
 
@@ -154,6 +155,8 @@ def _cancel_load(draft: Draft, name: str) -> None:
     failure = Failure("cancelled", "the load was cancelled by an operator", 0, 0.0)
     draft.refuse_all(name, ModelLoadFailed(name, failure, 0.0))
     cancel_load(draft, model, "load_cancelled")
+    # whoever comes now waits for the next load, even if this one gets ready all the same
+    draft.put(replace(draft.model(name), outdated=True))
 
 
 def _unload_done(draft: Draft, event: ev.UnloadDone) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from mlxd.engines.engine import Engine
@@ -33,13 +34,13 @@ class RegistryReader:
 
     def models(self) -> list[ModelSnapshot]:
         """All known models, by name."""
-        return [self.model(name) for name in sorted(self._entries)]
+        queued = Counter(waiter.model for waiter in self._state.waiters)
+        return [self._snapshot(self._entries[name], queued[name]) for name in sorted(self._entries)]
 
     def model(self, name: str) -> ModelSnapshot:
         """One model now."""
-        entry, state = self._entry(name), self._state
-        queued = sum(1 for waiter in state.waiters if waiter.model == name)
-        return snapshot(entry, state.models[name], queued, self._clock(), self._wall_clock())
+        entry = self._entry(name)
+        return self._snapshot(entry, sum(1 for waiter in self._state.waiters if waiter.model == name))
 
     def explain(self, name: str, *, operator: bool = False) -> Plan:
         """What would happen if a request, or an operator, asked for this model now."""
@@ -67,6 +68,10 @@ class RegistryReader:
     def last_decisions(self, limit: int) -> list[Decision]:
         """The newest decisions, oldest first."""
         return self.decisions.last(limit)
+
+    def _snapshot(self, entry: Entry, queued: int) -> ModelSnapshot:
+        model = self._state.models[entry.spec.name]
+        return snapshot(entry, model, queued, self._clock(), self._wall_clock())
 
     def _entry(self, name: str) -> Entry:
         try:

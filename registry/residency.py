@@ -22,7 +22,7 @@ class Trouble:
 @dataclass(frozen=True, slots=True)
 class Resident:
     """One model. `weights` are the bytes of a load, from its files until a load has measured them; `kv_floor` is the
-    KV cache that a load must find room for beside them. `generation` counts loads.
+    KV cache that a load must find room for beside them. `generation` is the number of its last load.
 
     `load_seconds` and `answer_seconds` are what the last load and, on average, a lease took; None until there was one.
     `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
@@ -139,7 +139,8 @@ class Policy:
 class Residency:
     """Everything the planner knows. Waiters are in order of arrival.
 
-    `served` says when a load was last started for a key, `seconds_per_byte` how long loads take on average.
+    `loads` counts all loads, so that no generation comes twice. `served` says when a load was last started for a key,
+    `seconds_per_byte` how long loads take on average.
     """
 
     policy: Policy
@@ -147,6 +148,7 @@ class Residency:
     models: Mapping[str, Resident] = field(default_factory=dict)
     waiters: tuple[Waiter, ...] = ()
     rooms: tuple[RoomWanted, ...] = ()
+    loads: int = 0
     served: Mapping[str | None, float] = field(default_factory=dict)
     seconds_per_byte: float | None = None
     closing: bool = False

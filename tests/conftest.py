@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,14 @@ from pathlib import Path
 import pytest
 from smollm2 import DownloadFailed, smollm2_folder
 from tiny_models import build_tiny_model, cached, place_models
+from virtual_time import VirtualLoop
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop of a test: with the mark `virtual_time` one whose clock jumps."""
+    if item.get_closest_marker("virtual_time") is not None:
+        return {"virtual": VirtualLoop}
+    return {"real": asyncio.new_event_loop}
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlxd.registry import events as ev
-from mlxd.registry.planner import plan
+from mlxd.registry.planner import next_deadline, plan
 from mlxd.registry.residency import MemoryReading, Policy, Purpose, Residency, Resident, Waiter
 from mlxd.registry.states import State
 
@@ -42,6 +42,14 @@ class World:
         """As an operator loads it."""
         return self.want(model, Purpose.LOAD, bound=None)
 
+    def memory(self, **reading: object) -> None:
+        """What the next event finds measured: fields of MemoryReading."""
+        memory = replace(self.state.memory, **reading)  # type: ignore[arg-type]
+        self.state = replace(self.state, memory=memory)
+
+    def reconfigure(self, *models: Resident, policy: Policy | None = None) -> list[ev.Effect]:
+        return self.send(ev.Reconfigured(policy or self.state.policy, models))
+
     def loaded(self, model: str) -> list[ev.Effect]:
         return self.send(ev.LoadDone(model, self.generation(model)))
 
@@ -64,6 +72,20 @@ class World:
     def pass_time(self, seconds: float) -> list[ev.Effect]:
         self.now += seconds
         return self.send(ev.Tick())
+
+    def tick(self) -> float | None:
+        """Time passes until the planner wants to be told; None when it does not."""
+        due = next_deadline(self.state, self.now)
+        if due is not None:
+            self.pass_time(due - self.now)
+        return due
+
+    def let_time_pass(self, seconds: float) -> None:
+        """Tell the planner at each moment that it wants to be told, and not at the end."""
+        until = self.now + seconds
+        while (due := next_deadline(self.state, self.now)) is not None and due <= until:
+            self.pass_time(due - self.now)
+        self.now = until
 
     def model(self, name: str) -> Resident:
         return self.state.models[name]

@@ -3,7 +3,7 @@
 from planning import world
 
 from mlxd.registry import events as ev
-from mlxd.registry.errors import ModelLoadFailed, ResidencyQueueFull
+from mlxd.registry.errors import ModelLoadFailed, ModelTooLarge, ResidencyQueueFull
 from mlxd.registry.planner import next_deadline
 from mlxd.registry.queue import in_order
 from mlxd.registry.residency import Policy, Resident
@@ -189,14 +189,26 @@ def test_a_cancelled_load_that_gets_ready_all_the_same_is_unloaded():
     assert w.states() == {"a": "unloading"}
 
 
-def test_a_cancelled_load_that_gets_ready_serves_who_came_meanwhile():
+def test_who_came_after_an_operators_cancel_is_served_by_the_next_load():
     w = world(A)
     w.want("a")
     w.send(ev.CancelLoadWanted("a"))
     late = w.want("a")
     w.loaded("a")
+    assert w.states() == {"a": "unloading"}
+    w.unloaded("a")
+    w.loaded("a")
     assert late in w.granted()
-    assert w.states() == {"a": "ready"}
+
+
+def test_a_load_that_gave_way_too_late_serves_who_came_meanwhile():
+    w = world(Resident("a", 80), Resident("b", 80))
+    w.send(ev.Left(w.want("a")))
+    w.want("b")
+    late = w.want("a")
+    w.loaded("a")
+    assert late in w.granted()
+    assert w.states() == {"a": "ready", "b": "queued"}
 
 
 def test_a_drain_is_taken_back_when_nobody_waits_for_its_room_any_more():
@@ -243,3 +255,13 @@ def test_a_fresh_model_does_not_drain_before_its_minimum_time():
     assert next_deadline(w.state, w.now) == w.now + 10.0
     w.pass_time(10.0)
     assert w.states()["a"] == "draining"
+
+
+def test_a_pin_that_takes_a_drain_back_refuses_the_one_it_was_for():
+    w = world(Resident("a", 80), Resident("b", 80), policy=Policy(max_wait=20.0))
+    w.make_ready("a", leases=1)
+    waiting = w.want("b")
+    w.pass_time(20.0)
+    w.send(ev.PolicyChanged("a", pinned=True))
+    assert w.states() == {"a": "ready", "b": "unloaded"}
+    assert isinstance(w.refused(waiting), ModelTooLarge)

@@ -13,11 +13,14 @@ from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.residency import MemoryReading, Policy
 from mlxd.registry.spec import ModelSpec
 
-SIZE = 400
+# Bytes: of a token of a prompt, of a model, which is a little more than its weights, and of all there is.
+TOKEN = 30_000
+SIZE = 400 * TOKEN
+LIMIT = 1000 * TOKEN
 
 
 class House:
-    """Two models of 400 bytes in 1,000; every loaded one takes its bytes from the headroom, a token costs one."""
+    """Room for two models and 200 tokens; every loaded model takes its bytes from the headroom."""
 
     def __init__(self, lanes, paths: dict[str, Path]) -> None:
         self.lanes = lanes
@@ -27,7 +30,7 @@ class House:
             specs,
             Policy(),
             self.make,
-            lambda *, fresh: MemoryReading(1000, "memory.ceiling", 0, 0),
+            lambda *, fresh: MemoryReading(LIMIT, "memory.ceiling", 0, 0),
             load_need=lambda spec: spec.weight_bytes,
         )
 
@@ -39,13 +42,13 @@ class House:
         return EngineCore(
             EngineConfig(spec.name, spec.path, 4096, prefill_chunk=128),
             self.lanes,
-            memory=PrefillMemory(needed=lambda tokens: tokens, headroom=self.headroom),
+            memory=PrefillMemory(needed=lambda tokens: tokens * TOKEN, headroom=self.headroom),
             prefill_eviction_callback=make_room,
             on_dead=fail,
         )
 
     def headroom(self) -> int:
-        return 1000 - SIZE * len(self.registry.engines())
+        return LIMIT - SIZE * len(self.registry.engines())
 
     async def ask(self, name: str, words: int) -> str:
         async with self.registry.lease(name) as lease:
@@ -68,7 +71,7 @@ async def house(tiny_model, other_tiny_model):
 async def test_a_long_prompt_is_served_once_the_idle_model_has_left(house):
     await house.ask("a", 5)
     alone = await house.ask("b", 150)
-    assert house.asked[-1].needed_bytes > 200
+    assert house.asked[-1].needed_bytes > 200 * TOKEN
     assert {m.spec.name: m.state for m in house.registry.models()} == {"a": "unloaded", "b": "ready"}
     assert await house.ask("b", 150) == alone
     assert len(house.asked) == 1
@@ -80,7 +83,7 @@ async def test_a_prompt_that_no_eviction_can_help_is_refused_and_nobody_leaves(h
     await house.ask("a", 5)
     with pytest.raises(PrefillMemoryExceeded) as refused:
         await house.ask("b", 800)
-    assert refused.value.estimated_bytes > 800
+    assert refused.value.estimated_bytes > 800 * TOKEN
     assert {m.spec.name: m.state for m in house.registry.models()} == {"a": "ready", "b": "ready"}
     assert await house.ask("b", 5)
 

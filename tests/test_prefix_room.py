@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 from fake_engine import Workshop
+from virtual_time import now, passes
 
 from mlxd.engines.types import PrefillEvictionRequest
-from mlxd.registry import prefixes
+from mlxd.registry.prefixes import PATIENCE
 from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.residency import MemoryReading, Policy
 from mlxd.registry.spec import ModelSpec
+
+pytestmark = pytest.mark.virtual_time
 
 
 class House:
@@ -20,7 +23,7 @@ class House:
         self.workshop = Workshop()
         specs = [ModelSpec(name, Path(name), weight_bytes=40) for name in "abc"]
         self.registry = ModelRegistry(
-            specs, Policy(), self.workshop, self.memory, load_need=lambda spec: spec.weight_bytes
+            specs, Policy(), self.workshop, self.memory, load_need=lambda spec: spec.weight_bytes, clock=now
         )
 
     def memory(self, *, fresh: bool) -> MemoryReading:
@@ -44,6 +47,7 @@ async def house():
     house = House()
     for name in "ab":
         await house.registry.load(name)
+        await passes(1)
     house.workshop.last("a").prefix_cache_bytes = 12
     house.workshop.last("b").prefix_cache_bytes = 8
     return house
@@ -78,10 +82,11 @@ async def test_a_prompt_that_needs_more_than_prefixes_evicts_a_model_for_the_res
     assert house.kept() == {"b": 0}
 
 
-async def test_an_engine_that_does_not_answer_does_not_hold_a_load_up(house, monkeypatch):
-    monkeypatch.setattr(prefixes, "PATIENCE", 0.01)
+async def test_an_engine_that_does_not_answer_does_not_hold_a_load_up_for_long(house):
     await house.registry.unload("b")
     stuck = house.workshop.last("a")
     stuck.prefix_cache_bytes, stuck.trims_held = 30, asyncio.Event()
+    began = now()
     await house.registry.load("c")
+    assert now() - began == PATIENCE
     assert house.kept() == {"a": 30, "c": 0}

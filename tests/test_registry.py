@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from fake_engine import Workshop
+from virtual_time import now, passes, settled
 
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
 from mlxd.engines.types import LoadProgress, PrefillEvictionRequest
 from mlxd.registry.errors import (
     LoadNotRunning,
     ModelLoadFailed,
+    ModelRemoved,
     ModelTooLarge,
     ModelUnloaded,
     ModelWaitTimeout,
@@ -20,6 +22,11 @@ from mlxd.registry.errors import (
 from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.residency import MemoryReading, Policy
 from mlxd.registry.spec import ModelSpec
+
+pytestmark = pytest.mark.virtual_time
+
+# What the wall clock is ahead of the loop's.
+EPOCH = 5000.0
 
 
 def make(workshop: Workshop, *names: str, limit: int = 100, size: int = 40, **options) -> ModelRegistry:
@@ -31,6 +38,8 @@ def make(workshop: Workshop, *names: str, limit: int = 100, size: int = 40, **op
         workshop,
         lambda *, fresh: MemoryReading(limit, "memory.ceiling", 0, 0),
         load_need=lambda spec: spec.weight_bytes,
+        clock=now,
+        wall_clock=lambda: now() + EPOCH,
         **options,
     )
 
@@ -38,12 +47,6 @@ def make(workshop: Workshop, *names: str, limit: int = 100, size: int = 40, **op
 @pytest.fixture
 def workshop() -> Workshop:
     return Workshop()
-
-
-async def turn(times: int = 5) -> None:
-    """Let everything that is ready run."""
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 def states(registry: ModelRegistry) -> dict[str, str]:
@@ -62,18 +65,22 @@ async def test_a_lease_loads_the_model_and_counts_until_it_is_left(workshop):
 async def test_fifty_first_requests_share_one_load(workshop):
     workshop.hold_loads = True
     registry = make(workshop, "a")
+    enough = asyncio.Event()
 
     async def use() -> None:
         async with registry.lease("a"):
-            await asyncio.sleep(0)
+            await enough.wait()
 
     tasks = [asyncio.create_task(use()) for _ in range(50)]
-    await turn()
+    await settled()
     assert registry.model("a").queued == 50
     for task in tasks[:25]:
         task.cancel()
-    await turn()
+    await settled()
     workshop.last("a").loading.set()
+    await settled()
+    assert registry.model("a").leases == 25
+    enough.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(isinstance(result, asyncio.CancelledError) for result in results) == 25
     assert workshop.count("a") == 1
@@ -85,9 +92,9 @@ async def test_a_load_survives_the_request_that_started_it(workshop):
     registry = make(workshop, "a")
     first = asyncio.create_task(registry.lease("a").__aenter__())
     second = asyncio.create_task(registry.lease("a").__aenter__())
-    await turn()
+    await settled()
     first.cancel()
-    await turn()
+    await settled()
     workshop.last("a").loading.set()
     assert (await second).engine is workshop.last("a")
 
@@ -96,12 +103,18 @@ async def test_a_reader_cancelled_in_the_moment_of_its_grant_leaves_no_lease(wor
     workshop.hold_loads = True
     registry = make(workshop, "a")
     task = asyncio.create_task(registry.lease("a").__aenter__())
-    await turn()
+    await settled()
+    granted = []
+
+    def cancel_when_granted(_: object) -> None:
+        if registry.model("a").leases:  # and the reader has not run yet
+            granted.append(task.cancel())
+
+    registry.on_models = cancel_when_granted
     workshop.last("a").loading.set()
-    while registry.model("a").leases == 0:  # granted, but the reader has not run yet
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert granted == [True]
     assert registry.model("a").leases == 0
 
 
@@ -111,9 +124,9 @@ async def test_a_ready_model_is_leased_while_another_loads(workshop):
         pass
     workshop.hold_loads = True
     waiting = asyncio.create_task(registry.lease("b").__aenter__())
-    await turn()
+    await settled()
     assert states(registry)["b"] == "loading"
-    async with asyncio.timeout(1), registry.lease("a"):
+    async with registry.lease("a"):
         assert not waiting.done()
     workshop.last("b").loading.set()
     await waiting
@@ -123,7 +136,7 @@ async def test_the_third_model_evicts_the_least_recently_used_idle_one(workshop)
     registry = make(workshop, "a", "b", "c")
     for name in ("a", "b", "a"):
         async with registry.lease(name):
-            pass
+            await passes(1)
     async with registry.lease("c"):
         assert states(registry) == {"a": "ready", "b": "unloaded", "c": "ready"}
     evictions = [d for d in registry.last_decisions(100) if d.kind == "evict"]
@@ -134,9 +147,11 @@ async def test_neither_pinned_nor_busy_models_are_evicted(workshop):
     registry = make(workshop, "a", "b", "c")
     await registry.load("a", pinned=True)
     async with registry.lease("b"):
+        began = now()
         with pytest.raises(ModelWaitTimeout):
-            async with registry.lease("c", max_wait=0.02):
+            async with registry.lease("c", max_wait=10):
                 pass
+        assert now() - began == 10
         assert states(registry) == {"a": "ready", "b": "ready", "c": "unloaded"}
     async with registry.lease("c", max_wait=1):
         assert states(registry) == {"a": "ready", "b": "unloaded", "c": "ready"}
@@ -155,12 +170,12 @@ async def test_a_model_that_can_never_fit_is_refused_and_nobody_leaves(workshop)
 
 async def test_a_failed_load_is_told_and_kept(workshop):
     workshop.failures["a"] = LoadError(LoadFailure.BAD_FILES, "model.safetensors is truncated")
-    registry = make(workshop, "a", wall_clock=lambda: 5000.0)
+    registry = make(workshop, "a")
     with pytest.raises(ModelLoadFailed) as failed:
         async with registry.lease("a"):
             pass
     assert failed.value.failure.reason == "bad_files"
-    assert failed.value.failure.retry_at == pytest.approx(5005.0, abs=0.5)
+    assert failed.value.failure.retry_at == now() + EPOCH + 5
     model = registry.model("a")
     assert model.state == "failed"
     assert model.failure.message == "model.safetensors is truncated"
@@ -185,21 +200,37 @@ async def test_an_engine_that_breaks_while_loading_is_one_failed_load(workshop):
 
 async def test_a_load_without_progress_has_stalled(workshop):
     workshop.hold_loads = True
-    registry = make(workshop, "a", stall_timeout=0.05)
+    registry = make(workshop, "a", stall_timeout=120)
+    began = now()
     with pytest.raises(ModelLoadFailed) as failed:
-        async with registry.lease("a"):
+        async with registry.lease("a", max_wait=1000):
             pass
+    assert now() - began == 120
     assert failed.value.failure.reason == "stalled"
     assert workshop.last("a").closed_with
 
 
+async def test_progress_puts_the_stall_off(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a", stall_timeout=120)
+    loading = asyncio.create_task(registry.load("a"))
+    for step in (1, 2):
+        await passes(119)
+        workshop.last("a").progress(LoadProgress(10 * step, 40))
+    await passes(119)
+    assert states(registry) == {"a": "loading"}
+    await passes(1)
+    assert states(registry) == {"a": "failed"}
+    with pytest.raises(ModelLoadFailed, match="120 s"):
+        await loading
+
+
 async def test_a_stalled_load_may_go_on_while_it_is_closed(workshop):
     workshop.hold_loads = workshop.hold_closes = True
-    registry = make(workshop, "a", stall_timeout=0.05)
+    registry = make(workshop, "a", stall_timeout=120)
     loading = asyncio.create_task(registry.load("a"))
-    async with asyncio.timeout(5):
-        while "a" not in workshop.engines or not workshop.last("a").closed_with:
-            await asyncio.sleep(0.005)
+    await passes(120)
+    assert workshop.last("a").closed_with
     workshop.last("a").progress(LoadProgress(10, 40))
     workshop.last("a").closing.set()
     with pytest.raises(ModelLoadFailed):
@@ -210,14 +241,14 @@ async def test_a_load_in_progress_shows_bytes_and_can_be_cancelled(workshop):
     workshop.hold_loads = True
     registry = make(workshop, "a")
     waiting = asyncio.create_task(registry.lease("a").__aenter__())
-    await turn()
+    await settled()
     workshop.last("a").progress(LoadProgress(10, 40))
     assert registry.model("a").load.progress == LoadProgress(10, 40)
     registry.cancel_load("a")
     with pytest.raises(ModelLoadFailed) as failed:
         await waiting
     assert failed.value.failure.reason == "cancelled"
-    await turn()
+    await settled()
     assert states(registry) == {"a": "unloaded"}
     with pytest.raises(LoadNotRunning):
         registry.cancel_load("a")
@@ -229,7 +260,7 @@ async def test_concurrent_unloads_share_one_and_say_what_was_freed(workshop):
     async with registry.lease("a"):
         pass
     unloads = [asyncio.create_task(registry.unload("a")) for _ in range(3)]
-    await turn()
+    await settled()
     assert states(registry) == {"a": "unloading"}
     workshop.last("a").closing.set()
     assert [result.freed_bytes for result in await asyncio.gather(*unloads)] == [40, 40, 40]
@@ -242,7 +273,7 @@ async def test_a_drain_waits_for_the_lease_and_force_does_not(workshop):
     async with AsyncExitStack() as held:
         await held.enter_async_context(registry.lease("a"))
         draining = asyncio.create_task(registry.unload("a", timeout=30))
-        await turn()
+        await settled()
         assert states(registry) == {"a": "draining"}
         assert not draining.done()
         await registry.unload("a", force=True)
@@ -251,15 +282,28 @@ async def test_a_drain_waits_for_the_lease_and_force_does_not(workshop):
     assert registry.model("a").leases == 0
 
 
+async def test_a_drain_cuts_off_at_its_deadline_and_not_before(workshop):
+    registry = make(workshop, "a")
+    async with registry.lease("a"):
+        draining = asyncio.create_task(registry.unload("a", timeout=30))
+        await passes(29)
+        assert states(registry) == {"a": "draining"}
+        assert workshop.last("a").closed_with == []
+        await passes(1)
+        assert states(registry) == {"a": "unloaded"}
+        assert isinstance(workshop.last("a").closed_with[0], ModelUnloaded)
+    await draining
+
+
 async def test_a_request_during_an_unload_gets_the_next_load(workshop):
     workshop.hold_closes = True
     registry = make(workshop, "a")
     async with registry.lease("a"):
         pass
     unloading = asyncio.create_task(registry.unload("a"))
-    await turn()
+    await settled()
     waiting = asyncio.create_task(registry.lease("a").__aenter__())
-    await turn()
+    await settled()
     workshop.hold_closes = False
     workshop.last("a").closing.set()
     await unloading
@@ -268,11 +312,12 @@ async def test_a_request_during_an_unload_gets_the_next_load(workshop):
 
 async def test_an_idle_model_expires(workshop):
     registry = make(workshop, "a")
-    await registry.load("a", ttl=0.03)
-    assert registry.model("a").unload_at is not None
-    async with asyncio.timeout(5):
-        while registry.model("a").state != "unloaded":
-            await asyncio.sleep(0.005)
+    await registry.load("a", ttl=300)
+    assert registry.model("a").unload_at == now() + EPOCH + 300
+    await passes(299)
+    assert states(registry) == {"a": "ready"}
+    await passes(1)
+    assert states(registry) == {"a": "unloaded"}
     assert registry.last_decisions(1)[0].kind == "expire"
 
 
@@ -281,10 +326,10 @@ async def test_reading_does_not_reset_the_idle_clock(workshop):
     async with registry.lease("a"):
         pass
     used = registry.model("a").last_used_at
-    for _ in range(3):
-        registry.models()
-        registry.waiting()
-    assert registry.model("a").last_used_at == pytest.approx(used, abs=0.01)
+    await passes(10)
+    registry.models()
+    registry.waiting()
+    assert registry.model("a").last_used_at == used == now() + EPOCH - 10
 
 
 async def test_a_dead_engine_is_closed_and_its_model_fails(workshop):
@@ -292,7 +337,7 @@ async def test_a_dead_engine_is_closed_and_its_model_fails(workshop):
     async with registry.lease("a"):
         pass
     workshop.last("a").on_dead(EngineDead("three steps failed"))
-    await turn()
+    await settled()
     assert states(registry) == {"a": "failed"}
     assert registry.model("a").failure.reason == "crashed"
 
@@ -303,7 +348,7 @@ async def test_an_engine_that_does_not_close_is_reported_and_the_rest_goes_on(wo
         pass
     workshop.last("a").closes_in_time = False
     await registry.unload("a")
-    await turn()
+    await settled()
     assert states(registry)["a"] == "failed"
     async with registry.lease("b"):
         assert states(registry)["b"] == "ready"
@@ -327,7 +372,7 @@ async def test_closing_drains_what_runs_refuses_what_waits_and_frees_engines(wor
     async with AsyncExitStack() as held:
         await held.enter_async_context(registry.lease("a"))
         waiting = asyncio.create_task(registry.lease("c").__aenter__())
-        await turn()
+        await settled()
         closing = asyncio.create_task(registry.close(30))
         with pytest.raises(ShuttingDown):
             await waiting
@@ -343,7 +388,9 @@ async def test_closing_cuts_off_what_outlasts_the_drain(workshop):
     registry = make(workshop, "a")
     lease = registry.lease("a")
     await lease.__aenter__()
-    assert await registry.close(0.02)
+    began = now()
+    assert await registry.close(20)
+    assert now() - began == 20
     assert isinstance(workshop.last("a").closed_with[0], ShuttingDown)
     await lease.__aexit__(None, None, None)
 
@@ -352,11 +399,11 @@ async def test_a_load_that_is_not_waited_for_shows_its_failure_in_the_model(work
     workshop.failures["a"] = LoadError(LoadFailure.UNSUPPORTED, "quantum9 not supported")
     registry = make(workshop, "a")
     assert (await registry.load("a", wait=False)).state == "loading"
-    await turn(10)
+    await settled()
     assert registry.model("a").failure.reason == "unsupported"
 
 
-async def test_an_unknown_name_is_a_key_error(workshop):
+async def test_a_name_that_is_not_known_is_one_that_was_removed(workshop):
     registry = make(workshop, "a")
-    with pytest.raises(KeyError):
+    with pytest.raises(ModelRemoved):
         registry.model("b")

@@ -1,0 +1,238 @@
+"""A Hypothesis machine that drives the planner through a world outside it; every step is checked there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from planner_endings import check_ending, check_fairness
+from planner_outside import Outside
+from planner_promises import check_stale
+
+from mlxd.registry import events as ev
+from mlxd.registry.planner import next_deadline
+from mlxd.registry.residency import Policy, Purpose, Resident
+from mlxd.registry.states import State
+
+T = TypeVar("T")
+
+NAMES = "abcdef"
+picks = st.integers(0, 5)
+bounds = st.sampled_from([None, None, None, 30.0, 1.0, 0.0])
+keys = st.sampled_from([None, None, "alice", "bob"])
+ttls = st.sampled_from([None, None, None, 0.0, 2.3, 60.0])
+# Not whole on purpose: sums of such numbers are rounded.
+steps = st.sampled_from([0.7, 0.1, 5.3, 20.0, 300.0])
+traits = st.fixed_dictionaries(
+    {
+        "weights": st.sampled_from([40, 40, 40, 25, 10, 60, 60, 95, 101]),
+        "kv_floor": st.sampled_from([0, 5]),
+        "load_key": st.sampled_from(["one", "other"]),
+        "pinned": st.sampled_from([False, False, False, False, False, True]),
+        "ttl": ttls,
+    }
+)
+policies = st.builds(
+    Policy,
+    max_loaded=st.sampled_from([0, 0, 0, 1, 2, 3]),
+    max_loading=st.sampled_from([1, 2]),
+    queue_size=st.sampled_from([256, 256, 1, 3]),
+    max_wait=st.sampled_from([20.0, 0.0, 2.3]),
+    min_residency=st.sampled_from([0.0, 0.0, 5.7, 30.0]),
+    autoload=st.sampled_from([True, True, True, True, True, False]),
+)
+
+
+def pick(options: Sequence[T], number: int) -> T:
+    return options[number % len(options)]
+
+
+class Traffic(RuleBasedStateMachine):
+    """What readers, engines, memory and time may do to a registry. `picks` choose among what there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = Outside.of((), Policy())
+        self.names = NAMES
+
+    @initialize(
+        drawn=st.lists(traits, min_size=1, max_size=6),
+        warm=st.lists(st.sampled_from([Purpose.LEASE, Purpose.LOAD]), max_size=6),
+        policy=policies,
+        heeds=st.booleans(),
+    )
+    def begin(self, drawn: list[dict], warm: list[Purpose], policy: Policy, heeds: bool) -> None:
+        """Some models are in memory from the start, in use or not."""
+        self.names = NAMES[: len(drawn)]
+        residents = [Resident(name, **given) for name, given in zip(self.names, drawn, strict=True)]
+        self.world = Outside.of(residents, policy, heeds=heeds)
+        for name, purpose in zip(self.names, warm, strict=False):
+            self.world.want(name, purpose, bound=30.0)
+            for loading in list(self.world.loads):
+                self.world.finish_load(loading)
+
+    def name(self, number: int) -> str:
+        return pick(self.names, number)
+
+    # -- readers -------------------------------------------------------------------------------------------
+
+    @rule(number=picks, bound=bounds, key=keys)
+    def request(self, number: int, bound: float | None, key: str | None) -> None:
+        self.world.want(self.name(number), bound=bound, key=key)
+
+    @rule(number=picks, key=keys)
+    def patient_request(self, number: int, key: str | None) -> None:
+        self.world.want(self.name(number), key=key)
+
+    @rule(number=picks, bound=st.sampled_from([None, 1.0]))
+    def operator_load(self, number: int, bound: float | None) -> None:
+        self.world.want(self.name(number), Purpose.LOAD, bound)
+
+    @precondition(lambda self: self.world.waiting)
+    @rule(number=picks)
+    def reader_leaves(self, number: int) -> None:
+        self.world.leave(pick(list(self.world.waiting), number))
+
+    @precondition(lambda self: self.world.leases)
+    @rule(number=picks, seconds=st.sampled_from([None, 2.0]))
+    def lease_ends(self, number: int, seconds: float | None) -> None:
+        self.world.release(pick(list(self.world.leases), number), seconds)
+
+    # -- engines -------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.loads)
+    @rule(number=picks, weights=st.sampled_from([None, None, 30, 70]))
+    def load_ends(self, number: int, weights: int | None) -> None:
+        self.world.finish_load(pick(list(self.world.loads), number), weights)
+
+    @precondition(lambda self: any(load.stop for load in self.world.loads.values()))
+    @rule(number=picks)
+    def load_stops(self, number: int) -> None:
+        stopping = [name for name, load in self.world.loads.items() if load.stop]
+        self.world.break_load(pick(stopping, number), "cancelled", cancelled=True)
+
+    @precondition(lambda self: self.world.loads or self.world.engines or self.world.unloads)
+    @rule(number=picks, reason=st.sampled_from(["bad_files", "out_of_memory", "stalled"]))
+    def engine_breaks(self, number: int, reason: str) -> None:
+        """While it loads, at work, or while it closes."""
+        world = self.world
+        name = pick([*world.engines, *world.loads, *world.unloads], number)
+        if name in world.loads:
+            world.break_load(name, reason)
+        else:
+            world.kill(name)
+
+    @precondition(lambda self: self.world.unloads)
+    @rule(number=picks, clean=st.booleans())
+    def unload_ends(self, number: int, clean: bool) -> None:
+        self.world.finish_unload(pick(list(self.world.unloads), number), clean=clean)
+
+    # -- memory --------------------------------------------------------------------------------------------
+
+    @rule(size=st.sampled_from([0, 10, 40, 90, 1000]), partial=st.booleans())
+    def room_is_needed(self, size: int, partial: bool) -> None:
+        self.world.want_room(size, partial=partial)
+
+    @rule(limit=st.sampled_from([100, 100, 80, 200, 50]), extra=st.sampled_from([0, 0, 20, -30]))
+    def memory_changes(self, limit: int, extra: int) -> None:
+        self.world.limit, self.world.extra = limit, extra
+
+    @precondition(lambda self: self.world.engines)
+    @rule(number=picks, kv=st.sampled_from([0, 5, 30]))
+    def engine_fills(self, number: int, kv: int) -> None:
+        self.world.hold(pick(list(self.world.engines), number), kv)
+
+    @precondition(lambda self: self.world.loads or self.world.unloads)
+    @rule(number=picks)
+    def all_goes_well(self, number: int) -> None:
+        """Whatever is under way ends as it should."""
+        name = pick([*self.world.unloads, *self.world.loads], number)
+        if name in self.world.loads:
+            self.world.end_load(name)
+        else:
+            self.world.finish_unload(name)
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    @rule(seconds=steps)
+    def time_passes(self, seconds: float) -> None:
+        """The planner is told at each moment that it named, and at the end."""
+        until = self.world.now + seconds
+        while (due := next_deadline(self.world.state, self.world.now)) is not None and due < until:
+            self.world.tick(due)
+        self.world.tick(until)
+
+    @rule()
+    def next_moment(self) -> None:
+        due = next_deadline(self.world.state, self.world.now)
+        if due is not None:
+            self.world.tick(due)
+
+    @rule(seconds=steps)
+    def loop_stalls(self, seconds: float) -> None:
+        """Time passes and the tick is late: whatever is next comes first."""
+        self.world.now += seconds
+
+    # -- noise ---------------------------------------------------------------------------------------------
+
+    @rule(kind=st.integers(0, 5), number=picks, age=st.integers(0, 3))
+    def stale_event(self, kind: int, number: int, age: int) -> None:
+        """Twice or far too late; age 0 is of this generation, where that is stale too."""
+        model = self.world.state.models.get(self.name(number), Resident(self.name(number), 1))
+        generation = self.world.generations.get(model.name, 0) - age
+        alive = model.state in (State.READY, State.DRAINING) and not age
+        loading, unloading = model.state is State.LOADING and not age, model.state is State.UNLOADING and not age
+        events: list[tuple[bool, ev.Event]] = [
+            (bool(model.leases) and not age, ev.Released(model.name, generation)),
+            (loading, ev.LoadDone(model.name, generation)),
+            (loading, ev.LoadBroke(model.name, generation, "bad_files", "x")),
+            (unloading, ev.UnloadDone(model.name, generation, clean=False)),
+            (alive, ev.EngineDied(model.name, generation, "x")),
+            (False, ev.Left(-1)),
+        ]
+        is_news, event = events[kind]
+        if not is_news:
+            check_stale(self.world.state, event, self.world.now)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if self.world.broken:
+            return  # what is wrong is known
+        check_ending(self.world.copy())
+        check_fairness(self.world.copy())
+
+
+class Operators(Traffic):
+    """Beside the traffic, operators intervene and the configuration changes."""
+
+    @rule(number=picks, pinned=st.sampled_from([None, True, False]), change_ttl=st.booleans(), ttl=ttls)
+    def policy_changes(self, number: int, pinned: bool | None, change_ttl: bool, ttl: float | None) -> None:
+        self.world.send(ev.PolicyChanged(self.name(number), pinned, ttl, change_ttl))
+
+    @rule(number=picks, force=st.booleans(), until=st.sampled_from([0.0, 2.0, 30.0]))
+    def operator_unload(self, number: int, force: bool, until: float) -> None:
+        self.world.unload(self.name(number), force=force, until=self.world.now + until)
+
+    @rule(number=picks)
+    def operator_cancels(self, number: int) -> None:
+        self.world.send(ev.CancelLoadWanted(self.name(number)))
+
+    @rule(number=picks, change=traits | st.none() | traits, policy=st.none() | policies)
+    def reload(self, number: int, change: dict | None, policy: Policy | None) -> None:
+        """A new configuration has one model changed, back, new, or not any more, and perhaps another policy."""
+        state = self.world.state
+        models = [model for name, model in state.models.items() if name != self.name(number) and not model.removed]
+        if change is not None:
+            models.append(Resident(self.name(number), **change))
+        self.world.reconfigure(policy or state.policy, models)
+
+
+class Ending(Operators):
+    """The daemon stops somewhere in the middle."""
+
+    @rule()
+    def closing(self) -> None:
+        self.world.send(ev.Closing())

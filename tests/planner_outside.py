@@ -1,0 +1,209 @@
+"""The world outside the planner: it does what effects say, as engines and readers would, and is their referee.
+
+Every `send` raises AssertionError when an effect cannot be done or breaks what the planner promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from planner_promises import check_effects, check_now, check_state, check_time
+
+from mlxd.registry import events as ev
+from mlxd.registry.planner import plan
+from mlxd.registry.residency import Held, MemoryReading, Policy, Purpose, Residency, Resident, Waiter
+
+
+@dataclass
+class Running:
+    """A load that is under way; `stop` once it was asked to stop, which it may heed or not."""
+
+    generation: int
+    stop: bool = False
+
+
+@dataclass
+class Outside:
+    """Engines, readers, and leases by who was granted them.
+
+    In bytes, `held` is what engines hold where that is not what was foreseen, and `extra` what is measured beyond all
+    of them; it may be negative. `unwanted` are the engines that an operator wants gone, `heeds` says whether a load
+    that is asked to stop does so in the end, `broken` that a promise was.
+    """
+
+    state: Residency
+    now: float = 1000.0
+    limit: int = 100
+    extra: int = 0
+    loads: dict[str, Running] = field(default_factory=dict)
+    engines: dict[str, int] = field(default_factory=dict)
+    unloads: dict[str, int] = field(default_factory=dict)
+    leases: dict[int, tuple[str, int]] = field(default_factory=dict)
+    waiting: dict[int, Waiter] = field(default_factory=dict)
+    rooms: set[int] = field(default_factory=set)
+    held: dict[str, Held] = field(default_factory=dict)
+    unwanted: dict[str, int] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
+    granted: set[int] = field(default_factory=set)
+    refused: dict[int, Exception] = field(default_factory=dict)
+    heeds: bool = True
+    broken: bool = False
+    ids: int = 0
+
+    @classmethod
+    def of(cls, models: Iterable[Resident], policy: Policy, *, limit: int = 100, heeds: bool = True) -> Outside:
+        memory = MemoryReading(limit, "memory.ceiling", 0, 0)
+        return cls(Residency(policy, memory, {model.name: model for model in models}), limit=limit, heeds=heeds)
+
+    def copy(self) -> Outside:
+        """The same world, to be driven elsewhere."""
+        loads = {name: replace(load) for name, load in self.loads.items()}
+        return replace(
+            self,
+            loads=loads,
+            engines=dict(self.engines),
+            unloads=dict(self.unloads),
+            leases=dict(self.leases),
+            waiting=dict(self.waiting),
+            rooms=set(self.rooms),
+            held=dict(self.held),
+            unwanted=dict(self.unwanted),
+            generations=dict(self.generations),
+            granted=set(self.granted),
+            refused=dict(self.refused),
+        )
+
+    def reading(self) -> MemoryReading:
+        """What is measured now."""
+        used = self.extra
+        for name in (*self.loads, *self.engines, *self.unloads):
+            held = self.held.get(name)
+            used += self.state.models[name].need if held is None else held.weights + held.kv
+        return MemoryReading(self.limit, "memory.ceiling", max(0, used), 0, held=dict(self.held))
+
+    def send(self, event: ev.Event) -> list[ev.Effect]:
+        """Plan for an event now, do what follows, and check all of it."""
+        self.broken = True  # until all is checked
+        before = replace(self.state, memory=self.reading())
+        kept = dict(before.models)
+        after, effects = plan(before, event, self.now)
+        assert before.models == kept, "a plan does not change what it was given"
+        self.state = after
+        check_effects(self, before, event, effects)
+        for effect in effects:
+            self._do(effect)
+        check_state(self)
+        check_now(self)
+        check_time(after, self.now)
+        self.broken = False
+        return effects
+
+    # -- what may happen -----------------------------------------------------------------------------------
+
+    def want(
+        self, model: str, purpose: Purpose = Purpose.LEASE, bound: float | None = None, key: str | None = None
+    ) -> int:
+        """Somebody waits for a model, at most `bound` seconds."""
+        self.ids += 1
+        deadline = None if bound is None else self.now + bound
+        waiter = Waiter(self.ids, model, self.now, purpose, deadline, f"r{self.ids}", key)
+        self.waiting[waiter.id] = waiter
+        if model in self.loads:
+            self.unwanted.pop(model, None)  # a load that could not be stopped may serve who came after
+        self.send(ev.Wanted(waiter))
+        return waiter.id
+
+    def leave(self, waiter_id: int) -> None:
+        del self.waiting[waiter_id]
+        self.send(ev.Left(waiter_id))
+
+    def release(self, waiter_id: int, seconds: float | None = None) -> None:
+        """Who was granted a lease gives it back, perhaps after its engine went."""
+        self.send(ev.Released(*self.leases.pop(waiter_id), seconds))
+
+    def finish_load(self, name: str, weights: int | None = None) -> None:
+        """The load is ready, also one that was asked to stop and was too far along."""
+        self.engines[name] = generation = self.loads.pop(name).generation
+        if weights is not None:
+            self.held[name] = Held(weights)
+        self.send(ev.LoadDone(name, generation, weights))
+
+    def end_load(self, name: str) -> None:
+        """The load ends well, or as it was asked to."""
+        if self.loads[name].stop and self.heeds:
+            self.break_load(name, "cancelled", cancelled=True)
+        else:
+            self.finish_load(name)
+
+    def break_load(self, name: str, reason: str, *, cancelled: bool = False) -> None:
+        self.send(ev.LoadBroke(name, self.loads.pop(name).generation, reason, "x", cancelled=cancelled))
+
+    def finish_unload(self, name: str, *, clean: bool = True) -> None:
+        self.held.pop(name, None)
+        self.send(ev.UnloadDone(name, self.unloads.pop(name), clean=clean))
+
+    def kill(self, name: str) -> None:
+        """An engine gives up, perhaps while it is closed."""
+        self.send(ev.EngineDied(name, self.state.models[name].generation, "three steps failed"))
+
+    def unload(self, name: str, *, force: bool, until: float | None) -> None:
+        if name in self.loads or name in self.engines:
+            self.unwanted[name] = self.state.models[name].generation
+        self.send(ev.UnloadWanted(name, force, until))
+
+    def hold(self, name: str, kv: int) -> None:
+        """Answers of a loaded model fill memory, or leave it."""
+        weights = self.held[name].weights if name in self.held else self.state.models[name].weights
+        self.held[name] = Held(weights, kv)
+
+    def reconfigure(self, policy: Policy, models: Sequence[Resident]) -> None:
+        self.send(ev.Reconfigured(policy, tuple(models)))
+
+    def want_room(self, size: int, *, partial: bool) -> None:
+        self.ids += 1
+        self.rooms.add(self.ids)
+        self.send(ev.RoomNeeded(self.ids, size, "prefill", partial=partial))
+
+    def tick(self, moment: float) -> None:
+        """Time passes and the planner is told."""
+        self.now = moment
+        self.send(ev.Tick())
+
+    # -- what effects do -----------------------------------------------------------------------------------
+
+    def _do(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.StartLoad(name, generation):
+                assert name not in self.loads, f"two loads of {name} at once"
+                assert name not in self.engines, f"{name} is loaded beside itself"
+                assert name not in self.unloads, f"{name} is loaded before its last engine is gone"
+                assert generation > self.generations.get(name, 0), "each load has a number of its own"
+                self.loads[name] = Running(generation)
+                self.generations[name] = generation
+            case ev.CancelLoad(name):
+                self.loads[name].stop = True
+            case ev.StartUnload(name, generation):
+                assert self.engines.pop(name, None) == generation, f"{name} has no engine {generation} to unload"
+                self.unloads[name] = generation
+            case ev.Grant():
+                self._grant(effect)
+            case ev.Refuse(waiter_id, error):
+                assert self.waiting.pop(waiter_id, None), f"{waiter_id} is refused, and does not wait"
+                self.refused[waiter_id] = error
+            case ev.Forget(name):
+                real = {*self.loads, *self.engines, *self.unloads}
+                assert name not in real, f"{name} is forgotten and in memory"
+                assert name not in self.state.models
+            case ev.RoomAnswered(room_id):
+                self.rooms.remove(room_id)
+
+    def _grant(self, grant: ev.Grant) -> None:
+        waiter = self.waiting.pop(grant.waiter_id, None)
+        assert waiter is not None, f"{grant.waiter_id} is granted, and does not wait"
+        assert grant.model == waiter.model
+        assert grant.leased == (waiter.purpose is Purpose.LEASE)
+        assert self.engines.get(grant.model) == grant.generation, f"{grant.model} is granted and not loaded"
+        self.granted.add(waiter.id)
+        if grant.leased:
+            self.leases[waiter.id] = (grant.model, grant.generation)
