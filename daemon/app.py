@@ -5,36 +5,40 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
 
 from mlxd.daemon.api.application import make_application
+from mlxd.daemon.api.feed_source import FeedSource
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.services import Services
-from mlxd.daemon.catalog import Catalog, build_catalog
-from mlxd.daemon.config import ConfigError, Problem
+from mlxd.daemon.catalog import build_catalog
 from mlxd.daemon.engine_factory import EngineMaker, load_need
+from mlxd.daemon.live import Live
 from mlxd.daemon.log import adopt_library_loggers
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
 from mlxd.daemon.metrics import Metrics
-from mlxd.daemon.settings import Settings
+from mlxd.daemon.model_watch import ModelWatch, look_at
+from mlxd.daemon.reload import Reloader, Sources
+from mlxd.daemon.settings import LoadedConfig, Settings
+from mlxd.daemon.switch import Switch, policy_of, prefix_disk_bound
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
-from mlxd.engines.backend import Backend, BackendFactory, mlx_backend
+from mlxd.engines.backend import Backend, mlx_backend
 from mlxd.engines.errors import FootprintExceeded
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.types import PrefillEvictionRequest
 from mlxd.memory.crossing import CeilingEvent, RecoveredEvent, SoftEvent
-from mlxd.memory.footprint import MemoryLimits
 from mlxd.memory.guard import MemoryGuard
-from mlxd.memory.limits import CeilingTooLow, SoftTooLow
 from mlxd.memory.probe import MemoryProbe
+from mlxd.registry.errors import ModelRemoved, RegistryError
 from mlxd.registry.registry import ModelRegistry
-from mlxd.registry.residency import Policy
+from mlxd.registry.states import RESIDENT
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -52,21 +56,24 @@ class Daemon:
         *,
         hf_cache: Path | None,
         backend: Callable[..., Backend] = mlx_backend,
+        read: Callable[[], LoadedConfig] | None = None,
     ) -> None:
-        """Build all parts. Raises ConfigError for settings that this machine or its disk cannot follow."""
-        self.settings = settings
-        self.guard = MemoryGuard(probe, _limits(settings, probe))
-        self._prefix_folder = prefix_folder(settings, backend)
-        self._lanes = LanePool(partial(backend, self._prefix_folder) if self._prefix_folder is not None else backend)
+        """Build all parts; `read` reads the configuration again for a reload, by default only the folders are.
+
+        Raises ConfigError for settings that this machine or its disk cannot follow.
+        """
+        limits = partial(limits_for, probe=probe, idle_bytes=probe.sample().bytes)
+        self.guard = MemoryGuard(probe, limits(settings.memory))
+        self._prefix_folder = PrefixFolder(settings.server.state_dir / "prefixes", prefix_disk_bound(settings), backend)
+        self._lanes = LanePool(partial(backend, self._prefix_folder))
         self._books = MemoryBooks(self.guard)
-        self.catalog: Catalog = build_catalog(settings, hf_cache)
+        seen = look_at(settings, hf_cache)
+        self.live = Live(settings, build_catalog(settings, hf_cache))
         step_lock = threading.Lock() if settings.engine.step_lock else None
         metrics = Metrics()
-        maker = EngineMaker(
-            settings, self.catalog, self._lanes, self.guard, self._room_for, metrics.freed, step_lock=step_lock
-        )
+        maker = EngineMaker(self.live, self._lanes, self.guard, self._room_for, metrics.freed, step_lock=step_lock)
         self.registry = ModelRegistry(
-            self.catalog.specs,
+            self.live.catalog.specs,
             policy_of(settings),
             maker,
             self._books,
@@ -76,10 +83,16 @@ class Daemon:
         )
         self._books.has_engines = lambda: self.registry.has_engines
         self._books.prefixes = self._prefix_bytes
+        switch = Switch(
+            self.live, self.registry, self.guard, maker, self._prefix_folder, self._preload_soon, self._look_soon
+        )
+        sources = Sources(read or (lambda: LoadedConfig(settings, None, {})), limits, hf_cache)
+        self.reloader = Reloader(sources, self.live, self.registry, switch)
+        self.watch = ModelWatch(self.live, hf_cache, self.reloader.refresh, self._is_in_memory, seen)
         self.services = Services(
             registry=self.registry,
-            names=self.catalog.names,
-            settings=settings,
+            live=self.live,
+            reloader=self.reloader,
             tokenizers=TokenizerThreads(),
             running=RunningRequests(),
             guard=self.guard,
@@ -87,35 +100,43 @@ class Daemon:
             metrics=metrics,
         )
         metrics.observe(self.registry.models, self.guard, self._books)
+        FeedSource(self.services).connect()
         self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def application(self) -> web.Application:
         """The HTTP application over this daemon's services."""
         return make_application(self.services)
 
     def start(self) -> None:
-        """Watch memory, and load the libraries and the preloaded models in the background."""
-        for note in (*self.catalog.notes, *self.catalog.names.conflicts):
+        """Watch memory and folders, and load the libraries and the preloaded models in the background."""
+        for note in self.live.catalog.remarks:
             log.warning("models.note", note=note)
-        watch = self.guard.watch(
-            self.settings.memory.poll_interval, self._on_soft, self._on_ceiling, self._on_recovered, self._stop
+        interval = self.live.settings.memory.poll_interval
+        self._own(
+            self.guard.watch(interval, self._on_soft, self._on_ceiling, self._on_recovered, self._stop), "memory.watch"
         )
-        self._tasks.append(asyncio.create_task(watch, name="memory.watch"))
-        self._tasks.append(asyncio.create_task(self._warm_up(), name="warm_up"))
+        self._own(self._warm_up(), "warm_up")
+        self._own(self.reloader.serve_requests(), "reload")
+        self._own(self.watch.run(), "models.watch")
 
     async def close(self) -> bool:
         """Refuse, drain, abort, free, in this order. False when something had to be abandoned."""
-        clean = await self.registry.close(self.settings.server.drain_timeout)
+        clean = await self.registry.close(self.live.settings.server.drain_timeout)
         self._stop.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        patience = self.settings.residency.unload_timeout if clean else 0.0
+        patience = self.live.settings.residency.unload_timeout if clean else 0.0
         ended = await asyncio.to_thread(self._lanes.close, patience)
-        if self._prefix_folder is not None:
-            ended = await asyncio.to_thread(self._prefix_folder.close, patience) and ended
+        ended = await asyncio.to_thread(self._prefix_folder.close, patience) and ended
         return clean and ended
+
+    def _own(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task that `close` ends."""
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _warm_up(self) -> None:
         """Import what the first load needs, so that it neither pays for it nor holds the event loop."""
@@ -130,9 +151,26 @@ class Daemon:
         log.info("mlx.imported", seconds=round(time.monotonic() - started, 3))
         self._books.reopen_base()
         self._books(fresh=True)
-        for name in self.settings.models.preload:
-            model = self.catalog.names.resolve(name, "").model
-            await self.registry.load(model, wait=False)
+        await self._preload(self.live.settings.models.preload)
+
+    async def _preload(self, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                await self.registry.load(self.live.names.resolve(name, "").model, wait=False)
+            except RegistryError as error:  # a reload took the name away meanwhile
+                log.warning("model.load_refused", model=name, message=str(error))
+
+    def _preload_soon(self, names: Sequence[str]) -> None:
+        self._own(self._preload(names), "preload")
+
+    def _look_soon(self) -> None:
+        self.watch.hurry()
+
+    def _is_in_memory(self, name: str) -> bool:
+        try:
+            return self.registry.model(name).state in RESIDENT
+        except ModelRemoved:
+            return False
 
     def _prefix_bytes(self) -> int:
         return sum(engine.stats().prefix_cache_bytes for engine in self.registry.engines().values())
@@ -183,34 +221,3 @@ class Daemon:
 
     def _over_soft(self) -> int:
         return self.guard.sample().footprint.bytes - self.guard.limits.soft_bytes
-
-
-def prefix_folder(settings: Settings, backend: BackendFactory) -> PrefixFolder | None:
-    """Where prompt prefixes outlive their models, None when no model keeps any there."""
-    engines = [settings.engine, *(settings.engine_for(entry.name) for entry in settings.model)]
-    sizes = [engine.prefix_cache_disk for engine in engines]
-    most = max((size.bytes or 0 for size in sizes if size != "off"), default=0)
-    return PrefixFolder(settings.server.state_dir / "prefixes", most, backend) if most else None
-
-
-def policy_of(settings: Settings) -> Policy:
-    """The planner's policy from the [residency] table."""
-    residency = settings.residency
-    return Policy(
-        max_loaded=residency.max_loaded,
-        queue_size=residency.queue_size,
-        max_wait=float("inf") if residency.max_wait is None else residency.max_wait,
-        min_residency=residency.min_residency,
-        unload_timeout=residency.unload_timeout,
-        retry_backoff=residency.retry_backoff,
-        autoload=settings.models.autoload,
-    )
-
-
-def _limits(settings: Settings, probe: MemoryProbe) -> MemoryLimits:
-    try:
-        return limits_for(settings.memory, probe)
-    except CeilingTooLow as error:
-        raise ConfigError(Problem(str(error), "memory.ceiling")) from error
-    except (SoftTooLow, ValueError) as error:
-        raise ConfigError(Problem(str(error), "memory.soft")) from error

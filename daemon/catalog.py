@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlxd.daemon.adapters import add_adapters
-from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.config_errors import ConfigError, Problem, dotted
 from mlxd.daemon.drafts import add_drafts, estimate_with_draft
+from mlxd.daemon.load_keys import with_load_keys
 from mlxd.daemon.settings import ModelSettings, PresetSettings, SamplingSettings, Settings
 from mlxd.memory.estimates import ModelEstimate, inspect_folder
 from mlxd.registry.discovery import FolderFacts, discover, snapshot_of
@@ -27,6 +28,11 @@ class Catalog:
     estimates: Mapping[Path, ModelEstimate]
     notes: tuple[str, ...]
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """All sentences that a person should read: what was odd on disk, and which names clash."""
+        return (*self.notes, *self.names.conflicts)
+
     def estimate(self, spec: ModelSpec) -> ModelEstimate:
         """What the files of a model, and of its draft if it has one, say about its size."""
         alone = self.estimates.get(spec.path) or ModelEstimate()
@@ -35,8 +41,28 @@ class Catalog:
         return estimate_with_draft(alone, self.estimates.get(spec.draft) or ModelEstimate(), spec)
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A catalog as far as there is one, and what the configuration names that is not there.
+
+    `troubled` are the names of entries that could not be followed, with those of their adapters.
+    """
+
+    catalog: Catalog
+    problems: tuple[Problem, ...]
+    troubled: frozenset[str]
+
+
 def build_catalog(settings: Settings, hf_cache: Path | None) -> Catalog:
-    """Look through the configured folders. Raises ConfigError for an entry that names no model."""
+    """Look through the configured folders. Raises ConfigError for a name that means no model."""
+    found = survey(settings, hf_cache)
+    if found.problems:
+        raise ConfigError(*found.problems)
+    return found.catalog
+
+
+def survey(settings: Settings, hf_cache: Path | None) -> Survey:
+    """Look through the configured folders; nothing that is or is not there makes it raise."""
     estimates: dict[Path, ModelEstimate] = {}
 
     def inspect(path: Path) -> FolderFacts:
@@ -64,10 +90,19 @@ def build_catalog(settings: Settings, hf_cache: Path | None) -> Catalog:
         problems += _check_name(settings.models.default, "models.default", specs)
     for name in settings.models.preload:
         problems += _check_name(name, "models.preload", specs)
-    if problems:
-        raise ConfigError(*problems)
-    ordered = tuple(specs[name] for name in sorted(specs))
-    return Catalog(ordered, NameTable.build(ordered), estimates, tuple(notes))
+    ordered = with_load_keys((specs[name] for name in sorted(specs)), settings)
+    catalog = Catalog(ordered, NameTable.build(ordered), estimates, tuple(notes))
+    return Survey(catalog, tuple(problems), _troubled(settings, problems))
+
+
+def _troubled(settings: Settings, problems: Collection[Problem]) -> frozenset[str]:
+    keys = {problem.key for problem in problems}
+    at_fault = [
+        entry
+        for entry in settings.model
+        if keys & {dotted(("model", entry.name)), dotted(("model", entry.name, "engine", "draft"))}
+    ]
+    return frozenset(name for entry in at_fault for name in (entry.name, *entry.adapters))
 
 
 def sampling_for(settings: Settings, model: str, preset: str | None) -> SamplingSettings:
@@ -98,7 +133,7 @@ def _base_spec(
         return ModelSpec(entry.name, folder or missing)
     if entry.name not in specs:
         message = "no model of this name was found in models.dirs or the Hugging Face cache; set path or repo"
-        problems.append(Problem(message, f"model.{entry.name}"))
+        problems.append(Problem(message, dotted(("model", entry.name))))
         return None
     return specs[entry.name]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli
+from msgspec import structs
 
 from mlxd.daemon.config_env import Given, environment_values, flag_values
 from mlxd.daemon.config_errors import ConfigError, KeyPath, Problem, Report, shown
@@ -18,7 +19,7 @@ from mlxd.daemon.config_show import describe, leaves, to_public
 from mlxd.daemon.config_tables import TableReader, note_repeated_names
 from mlxd.daemon.settings import LoadedConfig, ModelSettings, Settings
 
-__all__ = ["ConfigError", "LoadedConfig", "Problem", "check_bind", "describe", "load_config", "to_public"]
+__all__ = ["ConfigError", "LoadedConfig", "Problem", "check_bind", "describe", "load_config", "located", "to_public"]
 
 _USER_FILE = ".config/mlxd/mlxd.toml"
 _MACHINE_FILE = Path("/etc/mlxd/mlxd.toml")
@@ -49,7 +50,23 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str], path: P
         raise ConfigError(*problems)
     settings = _settings(values, models, here)
     _check_limits(settings, origins, report)
-    return LoadedConfig(settings, found, _with_inherited(origins, settings))
+    return LoadedConfig(settings, found, _with_inherited(origins, settings), report.lines())
+
+
+def located(error: ConfigError, loaded: LoadedConfig) -> ConfigError:
+    """The same problems, with the file and line, flag or variable of each that has only a key."""
+    return ConfigError(*(_placed(problem, loaded) for problem in error.problems))
+
+
+def _placed(problem: Problem, loaded: LoadedConfig) -> Problem:
+    if problem.key is None or problem.source is not None:
+        return problem
+    origin = loaded.origins.get(problem.key, "")
+    if origin.startswith(("flag", "environment")):
+        return structs.replace(problem, source=origin)
+    if loaded.path is None or problem.key not in loaded.lines:
+        return problem
+    return structs.replace(problem, source=str(loaded.path), line=loaded.lines[problem.key])
 
 
 def check_bind(settings: Settings, has_keys: bool) -> None:

@@ -65,6 +65,10 @@ class Report:
         """Note a key that does not exist; `valid` are its table's keys, `elsewhere` full names in other tables."""
         self.add(path, f"unknown key; {suggestion(str(path[-1]), valid, elsewhere)}")
 
+    def lines(self) -> dict[str, int]:
+        """The line of every key and table that is written in the file, by its name as text."""
+        return {self.key(path): line for path, line in self._lines.items()}
+
     def line(self, path: KeyPath) -> int | None:
         """The line of this key, or of the innermost table around it that is written in the file."""
         while path and path not in self._lines:

@@ -14,6 +14,7 @@ from mlxd.daemon.config_quantities import byte_count, duration, size
 from mlxd.daemon.config_rules import Rule, boolean, choice, integer, list_of, number, path, text
 
 _TICK = 0.001
+_WATCH_TICK = 0.1
 _MAX_SEED = 2**63 - 1
 _MAX_NAME = 200
 
@@ -68,6 +69,7 @@ SECTIONS: Mapping[str, Table] = {
             "autoload": boolean(),
             "preload": list_of(text(name_complaint)),
             "ttl": duration(never=True),
+            "watch_interval": duration(_WATCH_TICK, never=True),
         },
         {"dirs": [settings.MODELS_DIR]},
     ),
@@ -75,6 +77,7 @@ SECTIONS: Mapping[str, Table] = {
         settings.ResidencySettings,
         {
             "max_loaded": integer(0),
+            "max_loading": integer(1),
             "queue_size": integer(1),
             "queue_timeout": duration(),
             "max_wait": duration(never=True),

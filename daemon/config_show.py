@@ -28,17 +28,22 @@ def describe(loaded: LoadedConfig) -> list[tuple[str, str, str]]:
     ]
 
 
-def leaves(value: object, at: KeyPath = ()) -> Iterator[tuple[str, Any]]:
+def leaves(value: object) -> Iterator[tuple[str, Any]]:
     """The dotted keys of nested tables with their values; models go by name, other array elements by index."""
+    return ((dotted(at), element) for at, element in paths(value))
+
+
+def paths(value: object, at: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """The same, with each key as a path."""
     if isinstance(value, dict):
         for key, element in value.items():
-            yield from leaves(element, (*at, key))
+            yield from paths(element, (*at, key))
     elif isinstance(value, list) and value and all(isinstance(element, dict) for element in value):
         for index, element in enumerate(value):
             name = element.get("name") if at == ("model",) else None
-            yield from leaves(element, (*at, name if isinstance(name, str) and name else index))
+            yield from paths(element, (*at, name if isinstance(name, str) and name else index))
     elif at != ("model",):
-        yield dotted(at), value
+        yield at, value
 
 
 def _written(table: Struct, rules: Mapping[str, Rule]) -> dict[str, Any]:

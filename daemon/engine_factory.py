@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakSet
 
-from mlxd.daemon.catalog import Catalog
-from mlxd.daemon.settings import EngineSettings, Settings
+from mlxd.daemon.live import Live
+from mlxd.daemon.settings import EngineSettings
 from mlxd.engines.core import EngineCore, PrefillEvictionCallback
 from mlxd.engines.errors import EngineDead
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.prefill_room import PrefillMemory
-from mlxd.engines.types import EngineConfig
+from mlxd.engines.types import EngineConfig, EngineLimits
 from mlxd.memory.estimates import ModelEstimate, kv_bytes, prefill_bytes
 from mlxd.memory.guard import MemoryGuard
 from mlxd.registry.spec import ModelSpec
@@ -34,18 +35,18 @@ class EngineMaker:
     the seconds from each of its cancels until memory and slot were free.
     """
 
-    settings: Settings
-    catalog: Catalog
+    live: Live
     lanes: LanePool
     guard: MemoryGuard
     make_room: Callable[[str], PrefillEvictionCallback]
     freed: Callable[[str], Callable[[float], None]]
     step_lock: threading.Lock | None = None
+    _made: WeakSet[EngineCore] = field(default_factory=WeakSet)
 
     def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore:
-        engine = self.settings.engine_for(spec.name)
-        estimate = self.catalog.estimate(spec)
-        return EngineCore(
+        settings = self.live.settings
+        engine = settings.engine_for(spec.name)
+        made = EngineCore(
             EngineConfig(
                 name=spec.name,
                 path=spec.path,
@@ -56,7 +57,7 @@ class EngineMaker:
                 max_stall=engine.max_stall,
                 prefix_cache_bytes=self._prefix_cache_bytes(engine),
                 prefix_disk_bytes=0 if engine.prefix_cache_disk == "off" else engine.prefix_cache_disk.bytes or 0,
-                prefix_spill_timeout=min(MAX_SPILL, self.settings.residency.unload_timeout / 2),
+                prefix_spill_timeout=min(MAX_SPILL, settings.residency.unload_timeout / 2),
                 kv_bytes_per_token=spec.kv_bytes_per_token,
                 adapter=spec.adapter,
                 draft=spec.draft,
@@ -64,12 +65,31 @@ class EngineMaker:
             ),
             self.lanes,
             # each prompt is admitted on a reading of its own: an old one does not know what has started since
-            memory=PrefillMemory(prefill_price(estimate, engine), partial(self.guard.headroom, max_age=0.0)),
+            memory=PrefillMemory(self._price(spec), partial(self.guard.headroom, max_age=0.0)),
             prefill_eviction_callback=self.make_room(spec.name),
             on_dead=on_dead,
             on_freed=self.freed(spec.name),
             step_lock=self.step_lock,
         )
+        self._made.add(made)
+        return made
+
+    def retune(self) -> None:
+        """Give all engines the limits that are in effect now, those that load and those that drain too."""
+        for made in list(self._made):
+            engine = self.live.settings.engine_for(made.config.name)
+            limits = EngineLimits(engine.max_running, engine.max_waiting, engine.prefill_chunk, engine.max_stall)
+            if limits != made.config.limits:
+                made.retune(limits)
+
+    def _price(self, spec: ModelSpec) -> Callable[[int], int]:
+        estimate = self.live.catalog.estimate(spec)
+
+        def price(tokens: int) -> int:
+            # a retuned engine prefills in other chunks
+            return prefill_price(estimate, self.live.settings.engine_for(spec.name))(tokens)
+
+        return price
 
     def _prefix_cache_bytes(self, engine: EngineSettings) -> int:
         if engine.prefix_cache == "off":

@@ -40,15 +40,29 @@ def configure_logging(level: str, format: str, file: Path | None, stream: TextIO
     handlers[0].setFormatter(_console(target.isatty()) if console else _json())
     if file is not None:
         handlers.append(_file_handler(file))
-    threshold = logging.getLevelNamesMapping()[level.upper()]
-    _replace_handlers(handlers, threshold)
+    _replace_handlers(handlers)
     logging.captureWarnings(True)
     adopt_library_loggers()
     structlog.configure(
         processors=[*_shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
+    )
+    set_log_level(level)
+
+
+def set_log_level(level: str) -> None:
+    """Log what is of this level or above, from now on."""
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger().setLevel(threshold)
+    chatty = threshold if threshold == logging.DEBUG else max(threshold, logging.WARNING)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(chatty)
+    structlog.configure(
+        **{
+            **structlog.get_config(),
+            "wrapper_class": structlog.make_filtering_bound_logger(threshold),
+        }
     )
 
 
@@ -61,7 +75,7 @@ def adopt_library_loggers() -> None:
         logger.propagate = True
 
 
-def _replace_handlers(handlers: list[logging.Handler], threshold: int) -> None:
+def _replace_handlers(handlers: list[logging.Handler]) -> None:
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if handler.name == _HANDLER]:
         root.removeHandler(old)
@@ -69,10 +83,6 @@ def _replace_handlers(handlers: list[logging.Handler], threshold: int) -> None:
     for handler in handlers:
         handler.name = _HANDLER
         root.addHandler(handler)
-    root.setLevel(threshold)
-    chatty = threshold if threshold == logging.DEBUG else max(threshold, logging.WARNING)
-    for name in _CHATTY:
-        logging.getLogger(name).setLevel(chatty)
 
 
 def _file_handler(file: Path) -> logging.Handler:

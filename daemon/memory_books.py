@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.settings import MemorySettings
 from mlxd.memory.footprint import MemoryLimits, Reading
 from mlxd.memory.guard import MemoryGuard
-from mlxd.memory.limits import resolve_limits
+from mlxd.memory.limits import CeilingTooLow, SoftTooLow, resolve_limits
 from mlxd.memory.parts import Parts, parts
 from mlxd.memory.probe import MemoryProbe
 from mlxd.registry.residency import MemoryReading
 from mlxd.registry.snapshot import ModelSnapshot
 
 
-def limits_for(settings: MemorySettings, probe: MemoryProbe) -> MemoryLimits:
-    """The limits that hold on this machine. Raises CeilingTooLow or SoftTooLow."""
+def limits_for(settings: MemorySettings, probe: MemoryProbe, idle_bytes: int | None = None) -> MemoryLimits:
+    """The limits that hold on this machine; `idle_bytes` is the idle daemon's footprint, the present one if None.
+
+    Raises ConfigError for a limit that the machine cannot follow.
+    """
+    try:
+        return _resolved(settings, probe, idle_bytes)
+    except CeilingTooLow as error:
+        raise ConfigError(Problem(str(error), "memory.ceiling")) from error
+    except (SoftTooLow, ValueError) as error:
+        raise ConfigError(Problem(str(error), "memory.soft")) from error
+
+
+def _resolved(settings: MemorySettings, probe: MemoryProbe, idle_bytes: int | None) -> MemoryLimits:
     footprint = probe.sample()
+    if idle_bytes is not None:
+        footprint = replace(footprint, bytes=idle_bytes)
     ceiling = None if settings.ceiling == "auto" else settings.ceiling.resolve(footprint.machine_total)
     soft = settings.soft.bytes if settings.soft.bytes is not None else settings.soft.fraction or 1.0
     return resolve_limits(ceiling, soft, footprint, probe.metal_limit(), probe.wired_limit())

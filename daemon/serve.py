@@ -7,13 +7,15 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import structlog
 
 from mlxd.daemon.app import Daemon
 from mlxd.daemon.blas import BlasPlan
 from mlxd.daemon.cli.failures import Exit
-from mlxd.daemon.config import ConfigError, check_bind
+from mlxd.daemon.config import ConfigError, check_bind, located
+from mlxd.daemon.config_source import ConfigSource
 from mlxd.daemon.last_words import flush_streams, say
 from mlxd.daemon.listening import AddressInUse, listening
 from mlxd.daemon.log import configure_logging
@@ -28,8 +30,11 @@ log = structlog.stdlib.get_logger(__name__)
 FLUSH_TIMEOUT = 5.0
 
 
-def run(loaded: LoadedConfig, blas: BlasPlan) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code. What came of the search for a BLAS is logged once."""
+def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code. `loaded` is from `source`, which a reload reads again.
+
+    What came of the search for a BLAS is logged once.
+    """
     settings = loaded.settings
     try:
         configure_logging(settings.log.level, settings.log.format, settings.log.file)
@@ -37,9 +42,9 @@ def run(loaded: LoadedConfig, blas: BlasPlan) -> int:
         refuse_unavailable(settings)
         check_bind(settings, has_keys=False)
         with StateDir(settings.server.state_dir):
-            return _leave(asyncio.run(_serve(settings)))
+            return _leave(asyncio.run(_serve(settings, source)))
     except ConfigError as error:
-        return _fail(Exit.BAD_CONFIG, error)
+        return _fail(Exit.BAD_CONFIG, located(error, loaded))
     except StateDirBusy as error:
         return _fail(Exit.STATE_DIR_BUSY, error)
     except AddressInUse as error:
@@ -60,14 +65,14 @@ def _leave(code: int) -> int:
     os._exit(code)
 
 
-async def _serve(settings: Settings) -> int:
-    daemon = Daemon(settings, make_probe(os.environ), hf_cache=hf_cache_dir(os.environ))
+async def _serve(settings: Settings, source: ConfigSource) -> int:
+    daemon = Daemon(settings, make_probe(os.environ), hf_cache=hf_cache_dir(os.environ), read=source.load_checked)
     stop = asyncio.Event()
-    _handle_signals(stop)
+    _handle_signals(stop, daemon.reloader.request)
     async with listening(daemon.application(), settings.server, FLUSH_TIMEOUT) as address:
         daemon.start()
         say(f"mlxd ready on {address}", sys.stdout)
-        log.info("daemon.ready", address=address, models=len(daemon.catalog.specs), pid=os.getpid())
+        log.info("daemon.ready", address=address, models=len(daemon.live.catalog.specs), pid=os.getpid())
         await stop.wait()
         log.info("daemon.stopping", drain_timeout_s=settings.server.drain_timeout)
         clean = await daemon.close()
@@ -75,8 +80,8 @@ async def _serve(settings: Settings) -> int:
     return Exit.OK
 
 
-def _handle_signals(stop: asyncio.Event) -> None:
-    """The first SIGTERM or SIGINT stops in order, the second exits now."""
+def _handle_signals(stop: asyncio.Event, reload: Callable[[], None]) -> None:
+    """The first SIGTERM or SIGINT stops in order, the second exits now. SIGHUP reloads."""
     loop = asyncio.get_running_loop()
 
     def on_stop(number: signal.Signals) -> None:
@@ -89,9 +94,7 @@ def _handle_signals(stop: asyncio.Event) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_stop, number)
-    loop.add_signal_handler(
-        signal.SIGHUP, lambda: log.warning("daemon.reload_unavailable", help="restart to apply a changed config")
-    )
+    loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 def _fail(code: int, error: Exception) -> int:

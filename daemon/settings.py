@@ -57,12 +57,14 @@ class ModelsSettings(Struct, frozen=True):
     autoload: bool = True
     preload: tuple[str, ...] = ()
     ttl: float | None = None
+    watch_interval: float | None = 5.0
 
 
 class ResidencySettings(Struct, frozen=True):
     """Who is loaded, who waits and for how long; `max_loaded` 0 is as many as memory allows."""
 
     max_loaded: int = 0
+    max_loading: int = 1
     queue_size: int = 256
     queue_timeout: float = 120.0
     max_wait: float | None = 20.0
@@ -189,8 +191,12 @@ class Settings(Struct, frozen=True):
 
 
 class LoadedConfig(Struct, frozen=True):
-    """Settings, the file they were read from if any, and where each dotted key's value came from."""
+    """Settings, the file they were read from if any, and where each dotted key's value came from.
+
+    `lines` has the line of each key in the file, and of each table.
+    """
 
     settings: Settings
     path: Path | None
     origins: Mapping[str, str]
+    lines: Mapping[str, int] = field(default_factory=dict)

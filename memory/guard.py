@@ -33,7 +33,8 @@ async def pause(stop: asyncio.Event, seconds: float) -> None:
 class MemoryGuard:
     """The last guard before the kernel's. `latest` and `headroom` may be used from any thread.
 
-    `clock` gives seconds; `wait` pauses the watch. Assign `limits` to change them while it watches.
+    `clock` gives seconds; `wait` pauses the watch. Assign `limits` to change them while it watches, and `on_reading`
+    to be told each time that it has measured; `retime` changes how often that is.
     """
 
     def __init__(
@@ -46,12 +47,15 @@ class MemoryGuard:
         soft_repeat: float = 5.0,
     ) -> None:
         self.limits = limits
+        self.on_reading: Callable[[Reading], None] = lambda _: None
         self._probe = probe
         self._clock = clock
         self._wait = wait
         self._detector = CrossingDetector(soft_repeat)
         self._latest: Reading | None = None
         self._failures = 0
+        self._interval = 0.0
+        self._rest: asyncio.Timeout | None = None
 
     @property
     def latest(self) -> Reading | None:
@@ -87,12 +91,13 @@ class MemoryGuard:
         on_recovered: Callable[[RecoveredEvent], Awaitable[None]],
         stop: asyncio.Event,
     ) -> None:
-        """Measure every `interval` seconds until `stop` is set, and call back as CrossingDetector says.
+        """Measure every `interval` seconds, or as `retime` says, and call back as CrossingDetector says, until `stop`.
 
         Callbacks run beside the watch, each kind one at a time, so a slow eviction cannot delay an abort.
         Neither a failing probe nor a failing callback ends the watch; both are logged. Whatever still runs at
         the end, by `stop` or by cancellation, is cancelled.
         """
+        self._interval = interval
         async with (
             Delivery("on_soft", on_soft) as soft,
             Delivery("on_ceiling", on_ceiling) as ceiling,
@@ -106,7 +111,25 @@ class MemoryGuard:
             while not stop.is_set():
                 for event in self._observe():
                     deliveries[type(event)].put(event)
-                await self._wait(stop, interval)
+                await self._pause(stop)
+
+    def retime(self, interval: float) -> None:
+        """Measure every `interval` seconds from now on, beginning at once; for the watch's own event loop."""
+        self._interval = interval
+        if self._rest is not None:
+            self._rest.reschedule(asyncio.get_running_loop().time())
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        rest = asyncio.timeout(None)
+        try:
+            async with rest:
+                self._rest = rest
+                await self._wait(stop, self._interval)
+        except TimeoutError:
+            if not rest.expired():
+                raise
+        finally:
+            self._rest = None
 
     def _observe(self) -> list[MemoryEvent]:
         reading = self._try_sample()
@@ -115,6 +138,7 @@ class MemoryGuard:
         events = self._detector.observe(reading.footprint.bytes, self.limits, reading.at)
         for event in events:
             _log_event(event)
+        self.on_reading(reading)
         return events
 
     def _try_sample(self) -> Reading | None:

@@ -16,6 +16,8 @@ from mlxd.daemon.api.application import make_application
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.server import make_runner
 from mlxd.daemon.api.services import Services
+from mlxd.daemon.catalog import Catalog
+from mlxd.daemon.live import Live
 from mlxd.daemon.settings import EngineSettings, ModelSettings, ServerSettings, Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.engines.errors import ContextLengthExceeded
@@ -133,7 +135,7 @@ class FakeRegistry:
 
     @asynccontextmanager
     async def lease(
-        self, name: str, *, request_id: str | None = None, max_wait: float | None = None
+        self, name: str, *, request_id: str | None = None, max_wait: float | None = None, key: str | None = None
     ) -> AsyncIterator[Lease]:
         waiter = Waiter(1, name, 0.0, request_id=request_id)
         self.waiters.append(waiter)
@@ -169,6 +171,11 @@ SPECS = (
 )
 
 
+def live(settings: Settings, specs: Sequence[ModelSpec]) -> Live:
+    """These settings and models in effect."""
+    return Live(settings, Catalog(tuple(specs), NameTable.build(specs), {}, ()))
+
+
 class Served:
     """A running server and everything behind it."""
 
@@ -193,10 +200,11 @@ async def serving(
     registry = FakeRegistry(FakeEngine(), SPECS)
     services = Services(
         registry=registry,
-        names=NameTable.build(SPECS),
-        settings=Settings(
-            server=server or ServerSettings(), engine=engine or EngineSettings(), model=model, **settings
+        live=live(
+            Settings(server=server or ServerSettings(), engine=engine or EngineSettings(), model=model, **settings),
+            SPECS,
         ),
+        reloader=SimpleNamespace(),
         tokenizers=TokenizerThreads(1),
         running=RunningRequests(),
         guard=SimpleNamespace(),

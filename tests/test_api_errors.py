@@ -6,13 +6,14 @@ from dataclasses import asdict
 
 import pytest
 
+from mlxd.daemon import config_errors
 from mlxd.daemon.api import refusals
 from mlxd.daemon.api.errors import TABLE, describe, to_response, to_sse_event
 from mlxd.engines import errors as engine
 from mlxd.registry import errors as registry
 from mlxd.registry import names
 
-MODULES = (refusals, engine, registry, names)
+MODULES = (refusals, config_errors, engine, registry, names)
 CLASSES = [
     kind
     for module in MODULES
@@ -33,11 +34,19 @@ CASES = [
     (refusals.MethodNotAllowed("m"), 405, "method_not_allowed", None, None),
     (refusals.BodyTooLarge("m"), 413, "body_too_large", None, None),
     (refusals.UnsupportedMediaType("m"), 415, "unsupported_media_type", None, None),
+    (
+        config_errors.ConfigError(config_errors.Problem("m", "server.port", "mlxd.toml", 3)),
+        400,
+        "invalid_request",
+        {"problems": [{"message": "m", "key": "server.port", "source": "mlxd.toml", "line": 3}]},
+        None,
+    ),
     (names.UnknownModel("x", ("y",)), 404, "model_not_found", {"suggestions": ["y"]}, None),
     (names.AmbiguousModel("x", ("a", "b")), 404, "model_not_found", {"suggestions": ["a", "b"]}, None),
     (registry.ModelNotLoaded("x"), 409, "model_not_loaded", None, None),
     (registry.LoadNotRunning("x", "ready"), 409, "load_not_running", None, None),
-    (registry.ResidencyQueueFull(3), 429, "queue_full", None, "5"),
+    (registry.ResidencyQueueFull(3, 4.2), 429, "queue_full", None, "5"),
+    (registry.ModelRemoved("x"), 404, "model_not_found", {"suggestions": []}, None),
     (registry.ModelWaitTimeout("x", 3.0, 0.2), 503, "model_wait_timeout", None, "1"),
     (registry.ModelLoadFailed("x", FAILURE, 4.2), 503, "model_load_failed", asdict(FAILURE), "5"),
     (registry.ModelUnloaded("x"), 503, "model_unloaded", None, "1"),

@@ -14,7 +14,7 @@ from mlxd.registry.snapshot import LoadStatus
 
 BEFORE = [
     (registry_errors.ModelNotLoaded("m"), 409, "model_not_loaded"),
-    (registry_errors.ResidencyQueueFull(1), 429, "queue_full"),
+    (registry_errors.ResidencyQueueFull(1, 4.2), 429, "queue_full"),
     (registry_errors.ModelTooLarge("m", 9, 5, "cgroup"), 507, "model_too_large"),
     (registry_errors.ShuttingDown(), 503, "shutting_down"),
     (KeyError("odd"), 500, "internal_error"),

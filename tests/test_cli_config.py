@@ -23,9 +23,22 @@ def config(file, tmp_path):
     return config
 
 
-def test_a_good_file_is_ok(config, file):
-    done = config("check", str(file), text="[server]\nport = 1234\n")
+def test_a_good_file_is_ok(config, file, tmp_path):
+    done = config("check", str(file), text=f'[server]\nport = 1234\n[models]\ndirs = ["{tmp_path}"]\n')
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ok\n", b"")
+
+
+def test_what_is_odd_about_the_models_is_noted_and_still_ok(config, file, tmp_path):
+    for name in ("one/m", "two/m"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    text = f'[models]\ndirs = ["{tmp_path}"]\ndefault = "nobody"\n'
+    done = config("check", str(file), text=text)
+    assert (done.returncode, done.stdout) == (0, b"ok\n")
+    assert done.stderr.decode().splitlines() == [
+        f"note: {file}:3: models.default: there is no model 'nobody'",
+        "note: m alone is ambiguous (one/m, two/m); clients must send the full name",
+    ]
 
 
 def test_without_any_file_the_defaults_are_ok(config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -115,3 +116,10 @@ def test_pinning_changes_the_model(command, pinned, says, daemon, cli):
     done = cli(command, "qwen")
     assert (done.returncode, done.stdout.decode()) == (0, f"qwen is {says} and unloaded\n")
     assert daemon.asked("PATCH") == [("/admin/models/qwen", {"pinned": pinned})]
+
+
+def test_a_load_as_json_is_the_daemons_own_model(daemon, cli):
+    loaded = model("qwen", "ready", later_field=1)
+    daemon.answers["POST", "/admin/models/qwen/load"] = (200, loaded)
+    done = cli("load", "qwen", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, loaded)

@@ -13,7 +13,7 @@ from fake_daemon import FakeDaemon, error, running
 
 from mlxd.daemon.cli.root import COMMANDS, cli
 
-READING = ["list", "ps", "show", "status"]
+READING = ["list", "ps", "show", "status", "why", "events"]
 
 
 @pytest.fixture

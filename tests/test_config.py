@@ -35,9 +35,11 @@ default = ""
 autoload = true
 preload = []
 ttl = "never"
+watch_interval = "5s"
 
 [residency]
 max_loaded = 0
+max_loading = 1
 queue_size = 256
 queue_timeout = "120s"
 max_wait = "20s"

@@ -64,6 +64,7 @@ def machine(tmp_path):
         ("models.preload", '["../x"]', "parts between slashes"),
         ("models.ttl", '"5d"', 'expected "never", or seconds'),
         ("residency.max_loaded", "-1", "0 or more"),
+        ("residency.max_loading", "0", "1 or more"),
         ("residency.queue_size", "0", "1 or more"),
         ("residency.queue_timeout", '"never"', "with an end"),
         ("residency.min_residency", '"never"', "with an end"),

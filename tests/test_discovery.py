@@ -209,17 +209,6 @@ def test_the_same_folder_given_twice_is_searched_once(tmp_path: Path):
     assert found.notes == ()
 
 
-def test_a_shared_last_part_is_noted_with_what_it_means(tmp_path: Path):
-    for name in ("a/m", "b/M", "c/n", "n"):
-        make(tmp_path / name)
-    found = find(tmp_path)
-    assert names(found) == ["a/m", "b/M", "c/n", "n"]
-    assert found.notes == (
-        "m alone is ambiguous (a/m, b/M); clients must send the full name",
-        "n means the model of exactly that name, not c/n",
-    )
-
-
 # ---- the Hugging Face cache
 
 

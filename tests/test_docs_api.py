@@ -225,6 +225,7 @@ async def test_the_examples_look_like_the_daemons_answers(checked):
         ("Live requests", 1, "POST", "/admin/abort"),
         ("Memory", 0, "GET", "/admin/memory"),
         ("Decisions", 0, "GET", "/admin/decisions"),
+        ("The configuration", 0, "POST", "/admin/reload"),
         ("Health", 0, "GET", "/health"),
         ("Health", 1, "GET", "/health/ready"),
         ("Errors", 0, "GET", "/v1/models/qwem"),

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from mlxd.daemon.config_errors import ConfigError
-from mlxd.daemon.log import adopt_library_loggers, configure_logging
+from mlxd.daemon.log import adopt_library_loggers, configure_logging, set_log_level
 
 
 class Terminal(io.StringIO):
@@ -65,6 +65,19 @@ def test_data_that_contains_itself_is_cut_off():
     loop.append(loop)
     structlog.get_logger().info("loop", loop=loop)
     assert lines(stream)[0]["event"] == "loop"
+
+
+def test_another_level_counts_for_loggers_that_there_are():
+    stream = io.StringIO()
+    configure_logging("warning", "json", None, stream)
+    own, library, chatty = structlog.get_logger("mlxd"), logging.getLogger("mlx_lm"), logging.getLogger("httpx")
+    for level, told in (("warning", 0), ("debug", 3), ("info", 2), ("error", 0)):
+        set_log_level(level)
+        before = len(lines(stream))
+        own.info("one")
+        library.info("two")
+        chatty.info("three")
+        assert len(lines(stream)) - before == told, level
 
 
 def test_the_standard_library_goes_the_same_way():

@@ -243,3 +243,47 @@ def test_headroom_is_the_same_from_another_thread():
     thread.start()
     thread.join()
     assert found == [800]
+
+
+async def test_whoever_watches_with_it_is_told_each_measurement():
+    watch = Watch(100, RuntimeError("no such file"), 950)
+    told = []
+    watch.guard.on_reading = lambda reading: told.append((reading.footprint.bytes, reading.pressure))
+    await watch.run()
+    assert told[:2] == [(100, Pressure.OK), (950, Pressure.SOFT)]
+    assert set(told[2:]) == {(950, Pressure.SOFT)}
+
+
+async def test_a_new_interval_counts_at_once_and_from_then_on():
+    pauses: asyncio.Queue[float] = asyncio.Queue()
+
+    async def wait(stop, seconds):
+        pauses.put_nowait(seconds)
+        await stop.wait()
+
+    async def nothing(_):
+        pass
+
+    guard = MemoryGuard(ScriptedProbe(10), LIMITS, wait=wait)
+    guard.retime(9.0)  # before anybody watches it changes nothing
+    stop = asyncio.Event()
+    watching = asyncio.create_task(guard.watch(3600.0, nothing, nothing, nothing, stop))
+    assert await pauses.get() == 3600.0
+    measured = guard.latest
+    guard.retime(0.5)
+    assert await pauses.get() == 0.5
+    assert guard.latest is not measured
+    stop.set()
+    await watching
+
+
+async def test_a_pause_that_times_out_by_itself_ends_the_watch_with_its_error():
+    async def wait(stop, seconds):
+        raise TimeoutError("of its own")
+
+    async def nothing(_):
+        pass
+
+    guard = MemoryGuard(ScriptedProbe(10), LIMITS, wait=wait)
+    with pytest.raises(TimeoutError, match="of its own"):
+        await guard.watch(1.0, nothing, nothing, nothing, asyncio.Event())

@@ -152,3 +152,25 @@ def test_a_model_wins_over_an_alias_and_an_alias_over_a_preset():
     assert names.resolve("mine", "") == Resolved("second", "mine")
     assert len(names.conflicts) == 4
     assert "the alias 'second' of first has no effect: the name means second" in names.conflicts
+
+
+def test_a_shared_last_part_is_told_with_what_it_means():
+    assert table("a/m", "b/M", "c/n", "n").conflicts == (
+        "m alone is ambiguous (a/m, b/M); clients must send the full name",
+        "n means the model of exactly that name, not c/n",
+    )
+
+
+def test_an_alias_that_is_the_last_part_of_another_model_is_told():
+    assert table("org/qwen", small=("qwen",)).conflicts == ("qwen means small, of which it is a name, not org/qwen",)
+
+
+def test_an_alias_that_is_the_last_part_of_its_own_model_is_no_conflict():
+    assert table(**{"org/qwen": ("qwen",)}).conflicts == ()
+
+
+def test_names_that_differ_in_case_alone_are_told_unless_they_mean_the_same():
+    assert table("Qwen", "qwen").conflicts == (
+        "Qwen, qwen differ in letter case alone; clients must send one of them exactly",
+    )
+    assert table(qwen=("QWEN",)).conflicts == ()

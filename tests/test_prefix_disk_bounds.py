@@ -39,6 +39,20 @@ def kinds(tiny_model):
     return {"plain": tiny_model, "hybrid": kind_model("hybrid", HYBRID)}
 
 
+def test_another_bound_counts_from_the_next_write(micro_model, tmp_path):
+    entries = {word: entry_for(micro_model, word) for word in "abcde"}
+    one, three = room_for(1, entries["a"]), room_for(3, entries["a"])
+    with folder_at(tmp_path, one) as folder, disk_in(folder) as disk:
+        store(disk, entries["a"], entries["b"])
+        assert total(tmp_path) <= one
+        folder.resize(three)
+        store(disk, entries["c"], entries["d"])
+        assert one < total(tmp_path) <= three
+        folder.resize(one)
+        store(disk, entries["e"])
+        assert total(tmp_path) <= one
+
+
 def test_all_models_together_stay_within_the_bound_and_the_least_recently_used_go_first(micro_model, tmp_path):
     entries = {word: entry_for(micro_model, word) for word in "abcdefg"}
     bound = room_for(3, entries["a"])

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
 
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType, to_builtins
 
 from mlxd.daemon.api.body import convert, read_object
-from mlxd.daemon.api.model_object import decision_object, memory_object, model_object
+from mlxd.daemon.api.explain import plan_object
+from mlxd.daemon.api.model_object import decision_object, memory_now, model_now
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.requests import cancel
-from mlxd.daemon.api.services import Services, services_of
+from mlxd.daemon.api.services import services_of
 from mlxd.daemon.config import to_public
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.errors import AbortedByOperator
 from mlxd.registry import registry
-from mlxd.registry.snapshot import ModelSnapshot
+from mlxd.registry.states import RESIDENT
 
 DEFAULT_DECISIONS = 100
 MAX_DECISIONS = 1000
@@ -71,31 +72,32 @@ def routes() -> list[web.RouteDef]:
 async def list_models(request: web.Request) -> web.Response:
     """All known models."""
     services = services_of(request)
-    return web.json_response({"data": [_object(services, model) for model in services.registry.models()]})
+    return web.json_response({"data": [model_now(services, model) for model in services.registry.models()]})
 
 
 async def get_model(request: web.Request) -> web.Response:
     """One model, by any of its names."""
     services = services_of(request)
-    return web.json_response(_object(services, services.registry.model(_model(request))))
+    return web.json_response(model_now(services, services.registry.model(_model(request))))
 
 
 async def load(request: web.Request) -> web.Response:
-    """Load a model: 200 when it is ready, 202 when it was not waited for."""
+    """Load a model: 200 when it is ready, 202 when it was not waited for. A dry run only tells the plan, with 200."""
     services, name = services_of(request), _model(request)
     body = convert(await read_object(request, optional=True), LoadBody)
+    ttl = _ttl(body.ttl)
     if body.dry_run:
-        raise InvalidField("dry_run is not supported yet; leave it out or send false", "dry_run")
+        return web.json_response(plan_object(services.registry.explain(name, operator=True)))
     wait = body.wait is not False
-    model = await services.registry.load(name, pinned=body.pin, ttl=_ttl(body.ttl), wait=wait)
-    return web.json_response(_object(services, model), status=200 if model.state == "ready" else 202)
+    model = await services.registry.load(name, pinned=body.pin, ttl=ttl, wait=wait)
+    return web.json_response(model_now(services, model), status=200 if model.state == "ready" else 202)
 
 
 async def cancel_load(request: web.Request) -> web.Response:
     """Stop a load in progress. Raises LoadNotRunning."""
     services, name = services_of(request), _model(request)
     services.registry.cancel_load(name)
-    return web.json_response(_object(services, services.registry.model(name)))
+    return web.json_response(model_now(services, services.registry.model(name)))
 
 
 async def unload(request: web.Request) -> web.Response:
@@ -106,7 +108,7 @@ async def unload(request: web.Request) -> web.Response:
         raise InvalidField('expected "drain" or "force"', "mode")
     timeout = None if body.timeout is None else _seconds(body.timeout, "timeout")
     result = await services.registry.unload(name, force=body.mode == "force", timeout=timeout)
-    model = _object(services, services.registry.model(name))
+    model = model_now(services, services.registry.model(name))
     return web.json_response({**model, "freed_bytes": result.freed_bytes})
 
 
@@ -115,18 +117,16 @@ async def change_model(request: web.Request) -> web.Response:
     services, name = services_of(request), _model(request)
     body = convert(await read_object(request), PolicyBody)
     model = services.registry.set_policy(name, pinned=body.pinned, ttl=_ttl(body.ttl))
-    return web.json_response(_object(services, model))
+    return web.json_response(model_now(services, model))
 
 
 async def unload_all(request: web.Request) -> web.Response:
-    """Unload every model that is not pinned, one after the other draining."""
-    services = services_of(request)
+    """Unload every model that is not pinned; they drain at the same time."""
+    registry = services_of(request).registry
     convert(await read_object(request, optional=True), NoFields)
-    resident = [
-        model.spec.name for model in services.registry.models() if model.engine is not None and not model.pinned
-    ]
-    results = [(name, await services.registry.unload(name)) for name in resident]
-    data = [{"id": name, "freed_bytes": result.freed_bytes} for name, result in results]
+    resident = [model.spec.name for model in registry.models() if model.state in RESIDENT and not model.pinned]
+    results = await asyncio.gather(*[registry.unload(name) for name in resident])
+    data = [{"id": name, "freed_bytes": result.freed_bytes} for name, result in zip(resident, results, strict=True)]
     return web.json_response({"data": data})
 
 
@@ -139,10 +139,7 @@ async def list_requests(request: web.Request) -> web.Response:
 
 async def memory(request: web.Request) -> web.Response:
     """The footprint, its parts and the limits, as of the last sample."""
-    services = services_of(request)
-    reading = services.guard.latest or services.guard.sample()
-    models = services.registry.models()
-    return web.json_response(memory_object(reading, services.books.parts(models), services.guard.limits, models))
+    return web.json_response(memory_now(services_of(request)))
 
 
 async def decisions(request: web.Request) -> web.Response:
@@ -170,10 +167,6 @@ async def config(request: web.Request) -> web.Response:
 def _model(request: web.Request) -> str:
     """The model that the path names. Raises UnknownModel and AmbiguousModel."""
     return services_of(request).names.resolve(request.match_info["id"], "").model
-
-
-def _object(services: Services, model: ModelSnapshot) -> dict[str, Any]:
-    return model_object(model, services.settings.engine_for(model.spec.name).isolation)
 
 
 def _ttl(value: float | int | str | UnsetType | None) -> float | registry.Unset | None:

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.refusals import BodyTooLarge, InvalidField, UnsupportedMediaType
+from mlxd.daemon.api.services import services_of
 
 T = TypeVar("T")
 
@@ -37,8 +38,8 @@ async def read_object(request: web.Request, *, optional: bool = False) -> dict[s
 
     Raises UnsupportedMediaType, BodyTooLarge and InvalidField.
     """
-    limit = request.client_max_size
-    if limit and (request.content_length or 0) > limit:
+    limit = services_of(request).settings.server.max_body
+    if (request.content_length or 0) > limit:
         raise _too_large(f"has {request.content_length} bytes, at most {limit} are taken")
     if request.body_exists:
         _check_type(request.headers.get("Content-Type"))
@@ -67,7 +68,7 @@ def decode_object(raw: bytes) -> dict[str, Any]:
 
 
 def unpack(raw: bytes, encoding: str | None, limit: int) -> bytes:
-    """The body as it was before `encoding` (of the Content-Encoding header); `limit` in bytes, 0 for none.
+    """The body as it was before `encoding` (of the Content-Encoding header), of at most `limit` bytes.
 
     Raises UnsupportedMediaType, BodyTooLarge and InvalidField.
     """
@@ -78,10 +79,10 @@ def unpack(raw: bytes, encoding: str | None, limit: int) -> bytes:
         raise UnsupportedMediaType(f"Content-Encoding {name[:_SHOWN]} is not taken; send gzip, or the body as it is")
     unpacker = zlib.decompressobj(_ANY_HEADER)
     try:
-        data = unpacker.decompress(raw, limit + 1 if limit else 0)
+        data = unpacker.decompress(raw, limit + 1)
     except zlib.error as error:
         raise InvalidField(f"the body is not {name}: {error}") from None
-    if limit and len(data) > limit:
+    if len(data) > limit:
         raise _too_large(f"unpacks to more than {limit} bytes")
     if not unpacker.eof or unpacker.unused_data:
         raise InvalidField(f"the body is not one whole {name} stream")
@@ -101,7 +102,7 @@ async def _received(request: web.Request, limit: int) -> bytes:
     try:
         while piece := await _piece(request):
             received += piece
-            if limit and len(received) > limit:
+            if len(received) > limit:
                 raise _too_large(f"has more than {limit} bytes")
     except web.RequestPayloadError as error:
         raise InvalidField(f"the body did not arrive as announced: {error}") from error

@@ -26,6 +26,7 @@ from mlxd.daemon.api.refusals import (
     UnsupportedCapability,
     UnsupportedMediaType,
 )
+from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.engines import errors as engine
 from mlxd.registry import errors as registry
 from mlxd.registry import names
@@ -63,6 +64,10 @@ class Row:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {"message": problem.message, "key": problem.key, "source": problem.source, "line": problem.line}
+
+
 _SAID = attrgetter("details")
 _WAIT = attrgetter("retry_after")
 _FINAL = {"x-should-retry": "false"}
@@ -84,6 +89,7 @@ TABLE: dict[type[BaseException], Row] = {
     MethodNotAllowed: Row(405, "method_not_allowed", INVALID, _SAID),
     BodyTooLarge: Row(413, "body_too_large", INVALID, _SAID),
     UnsupportedMediaType: Row(415, "unsupported_media_type", INVALID, _SAID),
+    ConfigError: Row(400, "invalid_request", INVALID, lambda error: {"problems": list(map(_problem, error.problems))}),
     # names
     names.UnknownModel: Row(404, "model_not_found", INVALID, _fields("suggestions"), param="model"),
     names.AmbiguousModel: Row(

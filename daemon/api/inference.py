@@ -13,7 +13,7 @@ from aiohttp import web
 from mlxd.daemon.api.interleave import Indexed, interleaved
 from mlxd.daemon.api.openai_requests import AnswerOptions
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
-from mlxd.daemon.api.running import Interrupted, LiveRequest, Phase
+from mlxd.daemon.api.running import Interrupted, LiveRequest
 from mlxd.daemon.api.sampling import for_choice, sampling_params
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.units import parse_duration
@@ -31,6 +31,7 @@ from mlxd.engines.types import (
     Timing,
     Usage,
 )
+from mlxd.registry.errors import ModelRemoved
 from mlxd.registry.lease import Lease
 from mlxd.registry.names import Resolved
 from mlxd.registry.spec import ModelKind
@@ -80,6 +81,8 @@ class Inference:
 
     def __init__(self, services: Services, job: Job) -> None:
         self._services = services
+        # a reload in the middle must not fill in half of a request
+        self._settings = services.settings
         self._job = job
         self._tokenizer: Tokenizer | None = None
         self.id = job.id
@@ -126,7 +129,10 @@ class Inference:
 
     def progress(self) -> str:
         """What the request waits for, in a few words."""
-        load = self._services.registry.model(self._job.resolved.model).load
+        try:
+            load = self._services.registry.model(self._job.resolved.model).load
+        except ModelRemoved:  # the refusal is on its way
+            load = None
         if load is None:
             return "waiting"
         done, total = load.progress.bytes_done, load.progress.bytes_total
@@ -140,11 +146,13 @@ class Inference:
         try:
             async with live.interruptible():
                 lease = await held.enter_async_context(
-                    self._services.registry.lease(job.resolved.model, request_id=live.id, max_wait=job.max_wait)
+                    self._services.registry.lease(
+                        job.resolved.model, request_id=live.id, max_wait=job.max_wait, key=job.key
+                    )
                 )
                 self.queue_s, self.load_s = lease.queue_s, lease.load_s
                 _check_choices(job, lease.engine.config)
-                live.phase = Phase.TOKENIZING
+                live.tokenize()
                 prepared = await self._prepare(lease)
         except Interrupted:
             return None
@@ -188,7 +196,7 @@ class Inference:
             _check_ids(prompt, vocab_size, param)
             tokens = tuple(prompt)
             room = engine.config.context_length - len(tokens)
-            sampling = sampling_params(self._services.settings, job.resolved, job.options, room, prepared.guide)
+            sampling = sampling_params(self._settings, job.resolved, job.options, room, prepared.guide)
             for choice in range(job.options.n):
                 yield Request(
                     live.sequence_id(next(places)), tokens, for_choice(sampling, choice), job.continues_text, job.chat

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlxd.daemon.api.services import Services
 from mlxd.engines.types import DraftStats, EngineStats
 from mlxd.memory.footprint import Reading
 from mlxd.memory.parts import Parts
 from mlxd.registry.errors import Failure
 from mlxd.registry.snapshot import Decision, LoadStatus, ModelSnapshot
+
+
+def model_now(services: Services, model: ModelSnapshot) -> dict[str, Any]:
+    """One model of this daemon."""
+    return model_object(model, services.settings.engine_for(model.spec.name).isolation)
+
+
+def memory_now(services: Services) -> dict[str, Any]:
+    """The daemon's memory as of the last measurement; only before the first one this measures."""
+    reading = services.guard.latest or services.guard.sample()
+    models = [services.registry.model(name) for name in sorted(services.registry.engines())]
+    return memory_object(reading, services.books.parts(models), services.guard.limits, models)
 
 
 def model_object(model: ModelSnapshot, isolation: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -72,6 +72,7 @@ class LiveRequest:
     prompt_tokens: int = 0
     ended_tokens: int = 0
     sequences: tuple[str, ...] = ()
+    on_change: Callable[[str], None] = lambda _: None
     _cancelled: bool = False
     _scope: asyncio.Timeout | None = None
 
@@ -79,11 +80,17 @@ class LiveRequest:
         """The engine's id for one of the sequences. No request can be called so: "#" is in no id that is taken."""
         return f"{self.id}#{place}" if place else self.id
 
+    def tokenize(self) -> None:
+        """It has its model, and its prompt is made into tokens."""
+        self.phase = Phase.TOKENIZING
+        self.on_change(self.id)
+
     def admit(self, engine: Engine, sequences: int) -> None:
         """The engine has the request now, as so many sequences, and cancels it."""
         self.phase = Phase.ADMITTED
         self.engine = engine
         self.sequences = tuple(map(self.sequence_id, range(sequences)))
+        self.on_change(self.id)
 
     def cancel(self) -> bool:
         """End it on purpose; its reader gets what was generated. False when it has ended already."""
@@ -113,9 +120,13 @@ class LiveRequest:
 
 
 class RunningRequests:
-    """Live requests by id. Used on the event loop only."""
+    """Live requests by id. Used on the event loop only.
+
+    `on_change`, which may be set at any time, is told the id of a request that comes, moves on or ends.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.on_change: Callable[[str], None] = lambda _: None
         self._clock = clock
         self._live: dict[str, LiveRequest] = {}
 
@@ -125,24 +136,28 @@ class RunningRequests:
     @contextmanager
     def track(self, wanted_id: str, model: str, api: str, key: str | None = None) -> Iterator[LiveRequest]:
         """Keep a request for as long as it lives, under `wanted_id` or, if that is taken, one with a suffix."""
-        request = LiveRequest(self._free_id(wanted_id), model, api, key, self._clock())
+        free_id = self._free_id(wanted_id)
+        request = LiveRequest(free_id, model, api, key, self._clock(), on_change=self._changed)
         self._live[request.id] = request
+        self._changed(request.id)
         try:
             yield request
         finally:
             del self._live[request.id]
+            self._changed(request.id)
 
     def cancel(self, request_id: str) -> bool:
         """End a request on purpose. False when there is none of this id."""
         request = self._live.get(request_id)
         return request is not None and request.cancel()
 
-    def views(self, waiting: Iterable[Waiter]) -> list[RequestView]:
-        """All live requests, oldest first; `waiting` is who waits for a model, in order."""
+    def views(self, waiting: Iterable[Waiter], only: Collection[str] | None = None) -> list[RequestView]:
+        """Live requests, oldest first: all, or `only` these ids. `waiting` is who waits for a model, in order."""
+        wanted = [request for request in self._live.values() if only is None or request.id in only]
         places = {waiter.request_id: place for place, waiter in enumerate(waiting, start=1)}
-        engines = {id(request.engine): request.engine for request in self._live.values() if request.engine is not None}
+        engines = {id(request.engine): request.engine for request in wanted if request.engine is not None}
         inside = {key: _placed(engine.requests()) for key, engine in engines.items()}
-        return [self._view(request, places, inside.get(id(request.engine), {})) for request in self._live.values()]
+        return [self._view(request, places, inside.get(id(request.engine), {})) for request in wanted]
 
     def _view(
         self, request: LiveRequest, places: Mapping[str | None, int], inside: Mapping[str, Placed]
@@ -169,6 +184,9 @@ class RunningRequests:
             waiting_for=waiting_for,
             key=request.key,
         )
+
+    def _changed(self, request_id: str) -> None:
+        self.on_change(request_id)
 
     def _free_id(self, wanted: str) -> str:
         if wanted not in self._live:

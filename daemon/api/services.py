@@ -10,8 +10,11 @@ from importlib.metadata import version
 from aiohttp import web
 
 from mlxd.daemon.api.running import RunningRequests
+from mlxd.daemon.feed import Feed
+from mlxd.daemon.live import Live
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.daemon.metrics import Metrics
+from mlxd.daemon.reload import Reloader
 from mlxd.daemon.settings import Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.memory.guard import MemoryGuard
@@ -23,21 +26,33 @@ from mlxd.registry.registry import ModelRegistry
 class Services:
     """Lives as long as the daemon. `clock` is monotonic, `wall_clock` and `started` count from the epoch; seconds.
 
-    `tokenizers` runs templates and tokenisers, off the event loop.
+    `tokenizers` runs templates and tokenisers, off the event loop. `settings` and `names` are those in effect: whoever
+    needs the same ones over an await keeps them.
     """
 
     registry: ModelRegistry
-    names: NameTable
-    settings: Settings
+    live: Live
+    reloader: Reloader
     tokenizers: TokenizerThreads
     running: RunningRequests
     guard: MemoryGuard
     books: MemoryBooks
     metrics: Metrics = field(default_factory=Metrics)
+    feed: Feed = field(default_factory=Feed)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     started: float = field(default_factory=time.time)
     version: str = field(default_factory=lambda: version("mlxd"))
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in effect."""
+        return self.live.settings
+
+    @property
+    def names(self) -> NameTable:
+        """What names mean now."""
+        return self.live.names
 
 
 SERVICES = web.AppKey("services", Services)

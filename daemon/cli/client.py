@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from mlxd.daemon.cli.address import DaemonAddress
 from mlxd.daemon.cli.answers import describe_error, failure_from
-from mlxd.daemon.cli.failures import CommandFailed, NotReachable
+from mlxd.daemon.cli.failures import CommandFailed, ConnectionLost, NotReachable
 
 if TYPE_CHECKING:
     import aiohttp
@@ -79,9 +79,15 @@ class DaemonClient:
             return response.status, _parsed(response.status, await response.read(), self.url)
 
     @asynccontextmanager
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The bytes of a streamed answer as they come. Leaving the block early closes the connection."""
-        async with self._response("POST", path, body, None) as response:
+    async def stream(
+        self, path: str, body: Mapping[str, Any] | None = None, *, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The bytes of a streamed answer as they come, to a POST if there is a body.
+
+        Leaving the block early closes the connection. Reading raises ConnectionLost when the other side ends it early.
+        """
+        method = "GET" if body is None else "POST"
+        async with self._response(method, path, body, None, headers) as response:
             if response.status >= _FIRST_ERROR:
                 answer = _parsed(response.status, await response.read(), self.url)
                 raise failure_from(response.status, answer, self.url)
@@ -91,7 +97,12 @@ class DaemonClient:
 
     @asynccontextmanager
     async def _response(
-        self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float | None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        timeout: float | None,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         import aiohttp
         from yarl import URL
@@ -101,7 +112,9 @@ class DaemonClient:
         limit = aiohttp.ClientTimeout(total=timeout, connect=CONNECT_TIMEOUT)
         url = URL(self.url + path, encoded=True)
         with _connection_errors(self.url):
-            async with self._session.request(method, url, json=body, timeout=limit, allow_redirects=False) as response:
+            async with self._session.request(
+                method, url, json=body, headers=headers, timeout=limit, allow_redirects=False
+            ) as response:
                 yield response
 
 
@@ -117,7 +130,7 @@ def _connection_errors(url: str) -> Iterator[None]:
     except TimeoutError as error:
         raise NotReachable(f"the daemon at {url} did not answer in time; {help_text}") from error
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-        raise CommandFailed(f"the daemon at {url} closed the connection; its log says why") from error
+        raise ConnectionLost(f"the daemon at {url} closed the connection; its log says why") from error
     except aiohttp.ClientError as error:
         raise CommandFailed(f"{url} gave a broken answer: {describe_error(error)}; is that mlxd?") from error
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import click
 
-from mlxd.daemon.blas import SystemBlas, plan_blas
+from mlxd.daemon.catalog import survey
 from mlxd.daemon.cli.failures import BadConfig
 from mlxd.daemon.cli.options import with_json
 from mlxd.daemon.cli.output import Column, print_json, print_table
-from mlxd.daemon.config import ConfigError, check_bind, describe, load_config, to_public
+from mlxd.daemon.cli.plain import printable
+from mlxd.daemon.config import ConfigError, describe, load_config, located, to_public
+from mlxd.daemon.config_source import check_settings
+from mlxd.daemon.probe_choice import hf_cache_dir
 from mlxd.daemon.settings import LoadedConfig
-from mlxd.daemon.unavailable import refuse_unavailable
 
 _COLUMNS = (Column("KEY", wraps=True), Column("VALUE", wraps=True), Column("FROM", wraps=True))
 
@@ -29,15 +30,16 @@ def config() -> None:
 def check(file: Path | None) -> None:
     """Check a configuration file, by default the one that the daemon would read.
 
-    Prints "ok", or every problem that it finds; the exit code is then 78.
+    Prints "ok", or every problem that it finds; the exit code is then 78. Notes tell what is odd about the models on
+    this machine, such as names that clash.
     """
     loaded = _loaded(file)
     try:
-        refuse_unavailable(loaded.settings)
-        check_bind(loaded.settings, has_keys=False)
-        plan_blas(loaded.settings, os.environ, sys.platform, SystemBlas())
+        check_settings(loaded.settings, os.environ)
     except ConfigError as error:
-        raise BadConfig(str(error)) from error
+        raise BadConfig(str(located(error, loaded))) from error
+    for note in _notes(loaded):
+        click.echo(f"note: {printable(note)}", err=True)
     click.echo("ok")
 
 
@@ -52,6 +54,11 @@ def show(as_json: bool) -> None:
         return
     click.echo(f"# {loaded.path or 'no configuration file'}", err=True)
     print_table(_COLUMNS, describe(loaded))
+
+
+def _notes(loaded: LoadedConfig) -> tuple[str, ...]:
+    found = survey(loaded.settings, hf_cache_dir(os.environ))
+    return (*map(str, located(ConfigError(*found.problems), loaded).problems), *found.catalog.remarks)
 
 
 def _loaded(file: Path | None) -> LoadedConfig:

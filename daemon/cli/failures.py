@@ -39,6 +39,10 @@ class NotReachable(CommandFailed):
     exit_code = Exit.NOT_REACHABLE
 
 
+class ConnectionLost(CommandFailed):
+    """The daemon was there, and the connection ended before its answer did."""
+
+
 class BadConfig(CommandFailed):
     """The configuration is invalid."""
 

@@ -13,9 +13,11 @@ from mlxd.daemon.cli.answers import view
 from mlxd.daemon.cli.client import DaemonClient, model_path
 from mlxd.daemon.cli.failures import CommandFailed
 from mlxd.daemon.cli.load_bar import load_bar
-from mlxd.daemon.cli.options import checked_duration, checked_timeout, with_model, with_url
+from mlxd.daemon.cli.options import checked_duration, checked_timeout, with_json, with_model, with_url
+from mlxd.daemon.cli.output import print_json
 from mlxd.daemon.cli.plain import printable
 from mlxd.daemon.cli.views import ModelView, duration
+from mlxd.daemon.cli.why import show_plan
 from mlxd.daemon.units import format_bytes
 
 CANCEL_TIMEOUT = 10.0
@@ -29,12 +31,14 @@ class Freed(Struct, frozen=True):
     freed_bytes: int = 0
 
 
-@click.command(epilog="\b\nExample:\n  mlxd load qwen\n  mlxd load qwen --pin\n  mlxd load qwen --ttl 30m")
+@click.command(epilog="\b\nExample:\n  mlxd load qwen --pin\n  mlxd load qwen --ttl 30m\n  mlxd load qwen --dry-run")
 @with_model
 @click.option("--pin", is_flag=True, help="Never evict it, never let it expire.")
 @click.option("--ttl", callback=checked_duration, metavar="D", help="Unload it after so much idle time; 30m, never.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would happen, and change nothing.")
+@with_json
 @with_url
-def load(model: str, pin: bool, ttl: float | str | None, url: str | None) -> None:
+def load(model: str, pin: bool, ttl: float | str | None, url: str | None, *, dry_run: bool, as_json: bool) -> None:
     """Load a model into memory and wait until it is ready.
 
     Ctrl-C cancels the load. A model that is ready already stays as it is, but for --pin and --ttl.
@@ -44,7 +48,15 @@ def load(model: str, pin: bool, ttl: float | str | None, url: str | None) -> Non
         body["pin"] = True
     if ttl is not None:
         body["ttl"] = ttl
-    loaded = view(asyncio.run(_load(url, model, body)), ModelView)
+    if dry_run:
+        plan = asyncio.run(_send(url, "POST", model_path(model, "load"), body | {"dry_run": True}))
+        show_plan(plan, as_json=as_json)
+        return
+    answer = asyncio.run(_load(url, model, body))
+    if as_json:
+        print_json(answer)
+        return
+    loaded = view(answer, ModelView)
     took = f", loaded in {duration(loaded.load_seconds)}" if loaded.load_seconds else ""
     memory = f", {format_bytes(loaded.resident_bytes)}" if loaded.resident_bytes else ""
     pinned = ", pinned" if loaded.pinned else ""

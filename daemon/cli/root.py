@@ -31,8 +31,11 @@ COMMANDS: Mapping[str, Entry] = {
     "unload": Entry("residency", "unload", "Take a model out of memory and wait until it is gone."),
     "pin": Entry("residency", "pin", "Keep a model in memory: it is never evicted and never expires."),
     "unpin": Entry("residency", "unpin", "Let a model be evicted and expire again."),
+    "why": Entry("why", "why", "Tell what would happen if a request named MODEL now, and why."),
+    "events": Entry("events", "events", "Show the last loads, evictions, refusals and aborts with their reasons."),
     "import": Entry("gguf_import", "import_model", "Turn a GGUF file into an MLX model folder."),
     "status": Entry("status", "status", "Show the daemon's health on one page."),
+    "reload": Entry("reload", "reload", "Apply a changed configuration to the running daemon."),
     "config": Entry("configuration", "config", "Check or show the configuration."),
 }
 

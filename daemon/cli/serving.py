@@ -13,7 +13,8 @@ import click
 
 from mlxd.daemon.blas import BlasPlan, SystemBlas, plan_blas, reexec
 from mlxd.daemon.cli.failures import BadConfig
-from mlxd.daemon.config import ConfigError, load_config
+from mlxd.daemon.config import ConfigError
+from mlxd.daemon.config_source import ConfigSource
 from mlxd.daemon.settings import LoadedConfig
 
 
@@ -43,14 +44,15 @@ def serve(
     """
     flags = {"host": host, "port": port, "models_dir": models_dir, "log_format": log_format, "log_level": log_level}
     try:
-        loaded = load_config(flags, os.environ, config)
+        source = ConfigSource(flags, dict(os.environ), config)
+        loaded = source.load()
         blas = _preload_blas(loaded)
     except ConfigError as error:
         raise BadConfig(str(error)) from error
 
     from mlxd.daemon.serve import run
 
-    return run(loaded, blas)
+    return run(source, loaded, blas)
 
 
 def _preload_blas(loaded: LoadedConfig) -> BlasPlan:

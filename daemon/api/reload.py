@@ -1,0 +1,28 @@
+"""POST /admin/reload: read configuration and folders again."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from msgspec import Struct, to_builtins
+
+from mlxd.daemon.api.body import convert, read_object
+from mlxd.daemon.api.services import services_of
+
+
+class ReloadBody(Struct, forbid_unknown_fields=True):
+    """With `dry_run` nothing is changed."""
+
+    dry_run: bool | None = False
+
+
+def routes() -> list[web.RouteDef]:
+    """This module's part of the API."""
+    return [web.post("/admin/reload", reload)]
+
+
+async def reload(request: web.Request) -> web.Response:
+    """Apply what changed, and answer the difference. Raises ConfigError and ShuttingDown; nothing is changed then."""
+    body = convert(await read_object(request, optional=True), ReloadBody)
+    dry_run = body.dry_run is True
+    diff = await services_of(request).reloader.reload("operator", dry_run=dry_run)
+    return web.json_response({"dry_run": dry_run, **to_builtins(diff)})
