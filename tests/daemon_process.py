@@ -122,6 +122,14 @@ class Api:
         """The response of a streamed chat, to be entered."""
         return self._session.post("/v1/chat/completions", json=chat_body(model, text, stream=True, **options))
 
+    def post(self, path: str, body: Any, headers: dict[str, str]) -> Any:
+        """The response of a POST, to be entered."""
+        return self._session.post(path, json=body, headers=headers)
+
+    def get_stream(self, path: str) -> Any:
+        """The response of a GET that does not end by itself, to be entered."""
+        return self._session.get(path, timeout=aiohttp.ClientTimeout(total=None))
+
     async def states(self) -> dict[str, str]:
         return {model["id"]: model["state"] for model in (await self.get("/admin/models"))["data"]}
 
