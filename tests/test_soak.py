@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import sys
 import time
 
 import psutil
@@ -29,7 +30,7 @@ async def test_random_swaps_leave_nothing_behind(tmp_path, models_dir, tiny_mode
             counts = await traffic(api, running.url, SECONDS)
             after = await books(api, running.process.pid)
             loads = sum(1 for event in running.events() if event.get("event") == "model.loaded")
-            print(f"{sum(counts)} acts, {loads} loads, {SECONDS:.0f} s: {before} -> {after}")
+            sys.stderr.write(f"{sum(counts)} acts, {loads} loads, {SECONDS:.0f} s: {before} -> {after}\n")
             assert loads >= SECONDS / 3
             models_now = (await api.get("/admin/models"))["data"]
             assert [(model["leases"], model["queued"], model["resident_bytes"]) for model in models_now] == [
