@@ -9,7 +9,7 @@ from functools import partial
 from weakref import WeakSet
 
 from mlxd.daemon.live import Live
-from mlxd.daemon.settings import EngineSettings
+from mlxd.daemon.settings import EngineSettings, Settings
 from mlxd.engines.core import EngineCore, PrefillEvictionCallback
 from mlxd.engines.errors import EngineDead
 from mlxd.engines.lanes import LanePool
@@ -57,7 +57,7 @@ class EngineMaker:
                 max_stall=engine.max_stall,
                 prefix_cache_bytes=self._prefix_cache_bytes(engine),
                 prefix_disk_bytes=0 if engine.prefix_cache_disk == "off" else engine.prefix_cache_disk.bytes or 0,
-                prefix_spill_timeout=min(MAX_SPILL, settings.residency.unload_timeout / 2),
+                prefix_spill_timeout=spill_timeout(settings),
                 kv_bytes_per_token=spec.kv_bytes_per_token,
                 adapter=spec.adapter,
                 draft=spec.draft,
@@ -78,7 +78,13 @@ class EngineMaker:
         """Give all engines the limits that are in effect now, those that load and those that drain too."""
         for made in list(self._made):
             engine = self.live.settings.engine_for(made.config.name)
-            limits = EngineLimits(engine.max_running, engine.max_waiting, engine.prefill_chunk, engine.max_stall)
+            limits = EngineLimits(
+                engine.max_running,
+                engine.max_waiting,
+                engine.prefill_chunk,
+                engine.max_stall,
+                spill_timeout(self.live.settings),
+            )
             if limits != made.config.limits:
                 made.retune(limits)
 
@@ -98,6 +104,11 @@ class EngineMaker:
             return int(self.guard.limits.soft_bytes * AUTO_PREFIX_CACHE)
         machine = (self.guard.latest or self.guard.sample()).footprint.machine_total
         return engine.prefix_cache.resolve(machine)
+
+
+def spill_timeout(settings: Settings) -> float:
+    """Seconds that an unload may take for writing kept prefixes to the disk."""
+    return min(MAX_SPILL, settings.residency.unload_timeout / 2)
 
 
 def context_length(spec: ModelSpec, engine: EngineSettings) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mlxd.daemon.engine_factory import EngineMaker
@@ -14,6 +14,10 @@ from mlxd.memory.footprint import MemoryLimits
 from mlxd.memory.guard import MemoryGuard
 from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.residency import Policy
+from mlxd.registry.spec import ModelSpec
+from mlxd.registry.states import State
+
+_IN_MEMORY = (State.LOADING, State.READY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Switch:
     def __call__(self, new: InEffect, limits: MemoryLimits | None) -> None:
         """From here on `new` is in effect, and so are `limits` unless they are None. Nothing runs in between."""
         before, settings = self.live.settings, new.settings
+        again = self._pinned_and_changed(new.catalog.specs)
         self.live.swap(settings, new.catalog)
         if limits is not None:
             self.guard.limits = limits
@@ -45,6 +50,13 @@ class Switch:
         )
         self.engines.retune()
         self._follow(before, settings)
+        self.preload([*again, *(name for name in settings.models.preload if name not in before.models.preload)])
+
+    def _pinned_and_changed(self, specs: Iterable[ModelSpec]) -> list[str]:
+        """Pinned models in memory that are loaded otherwise from now on: nobody may ask for them, but they stay."""
+        keys = {spec.name: spec.load_key for spec in specs}
+        pinned = [model.spec for model in self.registry.models() if model.pinned and model.state in _IN_MEMORY]
+        return [spec.name for spec in pinned if keys.get(spec.name, spec.load_key) != spec.load_key]
 
     def _follow(self, before: Settings, settings: Settings) -> None:
         if bound := prefix_disk_bound(settings):
@@ -55,8 +67,6 @@ class Switch:
             set_log_level(settings.log.level)
         if settings.models.watch_interval != before.models.watch_interval:
             self.hurry()
-        if wanted := [name for name in settings.models.preload if name not in before.models.preload]:
-            self.preload(wanted)
 
 
 def policy_of(settings: Settings) -> Policy:

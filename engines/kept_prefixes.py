@@ -31,10 +31,11 @@ class PrefixLimits:
 
 
 class KeptPrefixes:
-    """The prefixes of one engine. Used on its lane only."""
+    """The prefixes of one engine. Used on its lane only; `spill_timeout` may be changed."""
 
     def __init__(self, limits: PrefixLimits, shape: CacheShape, disk: PrefixDisk | None = None) -> None:
         self._limits = limits
+        self.spill_timeout = limits.spill_timeout
         self._shape = shape
         self._disk = disk
         self._cache = PrefixCache(limits.max_bytes, disk.store if disk is not None else lambda _: None)
@@ -137,5 +138,5 @@ class KeptPrefixes:
     def close(self) -> None:
         """Write what is kept to the disk, the newest first and as far as there is time, and drop it."""
         if self._disk is not None:
-            self._disk.close(self._limits.spill_timeout, last=tuple(reversed(self._cache.entries)))
+            self._disk.close(self.spill_timeout, last=tuple(reversed(self._cache.entries)))
         self._cache.clear()

@@ -61,8 +61,9 @@ class RunnerBase:
         return self._pacer.chunk(1, decoding=False)
 
     def retune(self, limits: EngineLimits) -> None:
-        """Other prefill chunks from the next step on."""
+        """Other prefill chunks from the next step on, and another time for what is kept at the end."""
         self._config = self._config.with_limits(limits)
+        self._prefixes.spill_timeout = limits.prefix_spill_timeout
         self._pacer.retune(limits.prefill_chunk, limits.max_stall)
 
     def text_stream(self, request: Request) -> TextStream:

@@ -208,16 +208,17 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The part of an EngineConfig that a loaded engine takes anew; every number is 1 or more.
+    """The part of an EngineConfig that a loaded engine takes anew; every count is 1 or more.
 
     `max_running` and `max_waiting` count sequences, `prefill_chunk` tokens; `max_stall` is in seconds, None for no
-    bound.
+    bound, and so is `prefix_spill_timeout`.
     """
 
     max_running: int
     max_waiting: int
     prefill_chunk: int
     max_stall: float | None
+    prefix_spill_timeout: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,9 @@ class EngineConfig:
     @property
     def limits(self) -> EngineLimits:
         """What `EngineCore.retune` can change."""
-        return EngineLimits(self.max_running, self.max_waiting, self.prefill_chunk, self.max_stall)
+        return EngineLimits(
+            self.max_running, self.max_waiting, self.prefill_chunk, self.max_stall, self.prefix_spill_timeout
+        )
 
     def with_limits(self, limits: EngineLimits) -> EngineConfig:
         """The same config with other limits."""
@@ -265,6 +268,7 @@ class EngineConfig:
             max_waiting=limits.max_waiting,
             prefill_chunk=limits.prefill_chunk,
             max_stall=limits.max_stall,
+            prefix_spill_timeout=limits.prefix_spill_timeout,
         )
 
 

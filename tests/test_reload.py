@@ -139,6 +139,21 @@ async def test_a_changed_path_is_loaded_by_the_next_request(tmp_path, two):
             assert (await api.get("/admin/models/m"))["path"] == str(two / "beta")
 
 
+async def test_a_pinned_model_that_is_loaded_otherwise_comes_back_by_itself(tmp_path, two):
+    pinned = entry("alpha", "pinned = true\n")
+    with daemon(tmp_path / "d", two, SILENT + pinned) as running:
+        async with Api(running.url) as api:
+            await api.text("alpha")
+            await api.text("beta")
+            loaded_at = (await api.get("/admin/models/alpha"))["loaded_at"]
+            diff = await reloaded(api, running, SILENT + pinned + "engine = { context_length = 99 }\n")
+            assert diff["models"]["reloaded"] == ["alpha"]
+            await api.until(
+                "/admin/models/alpha", lambda model: model["state"] == "ready" and model["loaded_at"] > loaded_at
+            )
+            assert (await api.get("/admin/models/beta"))["state"] == "ready"
+
+
 async def test_a_context_length_that_changed_counts_after_the_next_load(tmp_path, two):
     with daemon(tmp_path / "d", two, SILENT) as running:
         async with Api(running.url) as api:

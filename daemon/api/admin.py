@@ -16,7 +16,9 @@ from mlxd.daemon.api.services import services_of
 from mlxd.daemon.config import to_public
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.errors import AbortedByOperator
-from mlxd.registry import registry
+from mlxd.registry.errors import ModelRemoved
+from mlxd.registry.registry import UNSET as KEPT
+from mlxd.registry.registry import ModelRegistry, Unset
 from mlxd.registry.states import RESIDENT
 
 DEFAULT_DECISIONS = 100
@@ -108,7 +110,10 @@ async def unload(request: web.Request) -> web.Response:
         raise InvalidField('expected "drain" or "force"', "mode")
     timeout = None if body.timeout is None else _seconds(body.timeout, "timeout")
     result = await services.registry.unload(name, force=body.mode == "force", timeout=timeout)
-    model = model_now(services, services.registry.model(name))
+    try:
+        model = model_now(services, services.registry.model(name))
+    except ModelRemoved:  # by a reload, while it drained
+        model = {"id": name, "removed": True}
     return web.json_response({**model, "freed_bytes": result.freed_bytes})
 
 
@@ -125,8 +130,8 @@ async def unload_all(request: web.Request) -> web.Response:
     registry = services_of(request).registry
     convert(await read_object(request, optional=True), NoFields)
     resident = [model.spec.name for model in registry.models() if model.state in RESIDENT and not model.pinned]
-    results = await asyncio.gather(*[registry.unload(name) for name in resident])
-    data = [{"id": name, "freed_bytes": result.freed_bytes} for name, result in zip(resident, results, strict=True)]
+    freed = await asyncio.gather(*[_unload(registry, name) for name in resident])
+    data = [{"id": name, "freed_bytes": count} for name, count in zip(resident, freed, strict=True)]
     return web.json_response({"data": data})
 
 
@@ -164,14 +169,22 @@ async def config(request: web.Request) -> web.Response:
     return web.json_response(to_public(services_of(request).settings))
 
 
+async def _unload(registry: ModelRegistry, name: str) -> int:
+    """The bytes that an unload gave back; none when a reload removed the model first."""
+    try:
+        return (await registry.unload(name)).freed_bytes
+    except ModelRemoved:
+        return 0
+
+
 def _model(request: web.Request) -> str:
     """The model that the path names. Raises UnknownModel and AmbiguousModel."""
     return services_of(request).names.resolve(request.match_info["id"], "").model
 
 
-def _ttl(value: float | int | str | UnsetType | None) -> float | registry.Unset | None:
+def _ttl(value: float | int | str | UnsetType | None) -> float | Unset | None:
     if isinstance(value, UnsetType):
-        return registry.UNSET
+        return KEPT
     return None if value is None else _duration(value, "ttl")
 
 
