@@ -22,6 +22,7 @@ from mlxd.daemon.engine_factory import EngineMaker, load_need
 from mlxd.daemon.live import Live
 from mlxd.daemon.log import adopt_library_loggers
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
+from mlxd.daemon.memory_relief import MemoryRelief
 from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.model_watch import ModelWatch, look_at
 from mlxd.daemon.reload import Reloader, Sources
@@ -29,11 +30,9 @@ from mlxd.daemon.settings import LoadedConfig, Settings
 from mlxd.daemon.switch import Switch, policy_of, prefix_disk_bound
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.engines.backend import Backend, mlx_backend
-from mlxd.engines.errors import FootprintExceeded
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.types import PrefillEvictionRequest
-from mlxd.memory.crossing import CeilingEvent, RecoveredEvent, SoftEvent
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.probe import MemoryProbe
 from mlxd.registry.errors import ModelRemoved, RegistryError
@@ -41,9 +40,6 @@ from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.states import RESIDENT
 
 log = structlog.stdlib.get_logger(__name__)
-
-# Bytes that a trim must free to be a decision: above the soft limit one is tried every few seconds.
-WORTH_TELLING = 1_000_000
 
 
 class Daemon:
@@ -67,12 +63,24 @@ class Daemon:
         self._prefix_folder = PrefixFolder(settings.server.state_dir / "prefixes", prefix_disk_bound(settings), backend)
         self._lanes = LanePool(partial(backend, self._prefix_folder))
         self._books = MemoryBooks(self.guard)
+        self._metrics = Metrics()
         seen = look_at(settings, hf_cache)
         self.live = Live(settings, build_catalog(settings, hf_cache))
+        maker = self._engine_maker(settings)
+        self.registry = self._registry(settings, maker)
+        sources = Sources(read or (lambda: LoadedConfig(settings, None, {})), limits, hf_cache)
+        self.reloader = Reloader(sources, self.live, self.registry, self._switch(maker))
+        self.watch = ModelWatch(self.live, hf_cache, self.reloader.refresh, self._is_in_memory, seen)
+        self.services = self._services()
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _engine_maker(self, settings: Settings) -> EngineMaker:
         step_lock = threading.Lock() if settings.engine.step_lock else None
-        metrics = Metrics()
-        maker = EngineMaker(self.live, self._lanes, self.guard, self._room_for, metrics.freed, step_lock=step_lock)
-        self.registry = ModelRegistry(
+        return EngineMaker(self.live, self._lanes, self.guard, self._room_for, self._metrics.freed, step_lock=step_lock)
+
+    def _registry(self, settings: Settings, maker: EngineMaker) -> ModelRegistry:
+        registry = ModelRegistry(
             self.live.catalog.specs,
             policy_of(settings),
             maker,
@@ -81,15 +89,17 @@ class Daemon:
             stall_timeout=settings.residency.load_stall_timeout,
             queue_timeout=settings.residency.queue_timeout,
         )
-        self._books.has_engines = lambda: self.registry.has_engines
+        self._books.has_engines = lambda: registry.has_engines
         self._books.prefixes = self._prefix_bytes
-        switch = Switch(
+        return registry
+
+    def _switch(self, maker: EngineMaker) -> Switch:
+        return Switch(
             self.live, self.registry, self.guard, maker, self._prefix_folder, self._preload_soon, self._look_soon
         )
-        sources = Sources(read or (lambda: LoadedConfig(settings, None, {})), limits, hf_cache)
-        self.reloader = Reloader(sources, self.live, self.registry, switch)
-        self.watch = ModelWatch(self.live, hf_cache, self.reloader.refresh, self._is_in_memory, seen)
-        self.services = Services(
+
+    def _services(self) -> Services:
+        services = Services(
             registry=self.registry,
             live=self.live,
             reloader=self.reloader,
@@ -97,12 +107,11 @@ class Daemon:
             running=RunningRequests(),
             guard=self.guard,
             books=self._books,
-            metrics=metrics,
+            metrics=self._metrics,
         )
-        metrics.observe(self.registry.models, self.guard, self._books)
-        FeedSource(self.services).connect()
-        self._stop = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._metrics.observe(self.registry.models, self.guard, self._books)
+        FeedSource(services).connect()
+        return services
 
     def application(self) -> web.Application:
         """The HTTP application over this daemon's services."""
@@ -113,9 +122,9 @@ class Daemon:
         for note in self.live.catalog.remarks:
             log.warning("models.note", note=note)
         interval = self.live.settings.memory.poll_interval
-        self._own(
-            self.guard.watch(interval, self._on_soft, self._on_ceiling, self._on_recovered, self._stop), "memory.watch"
-        )
+        relief = MemoryRelief(self.guard, self.registry, self._lanes)
+        watch = self.guard.watch(interval, relief.on_soft, relief.on_ceiling, relief.on_recovered, self._stop)
+        self._own(watch, "memory.watch")
         self._own(self._warm_up(), "warm_up")
         self._own(self.reloader.serve_requests(), "reload")
         self._own(self.watch.run(), "models.watch")
@@ -180,44 +189,3 @@ class Daemon:
             await self.registry.make_room(model, request)
 
         return make_room
-
-    async def _on_soft(self, _: SoftEvent) -> None:
-        await self._get_below_soft("memory_soft")
-
-    async def _on_ceiling(self, event: CeilingEvent) -> None:
-        error = FootprintExceeded(event.footprint_bytes, event.ceiling_bytes, event.limit)
-        inputs = {
-            "footprint_bytes": event.footprint_bytes,
-            "ceiling_bytes": event.ceiling_bytes,
-            "limit": event.limit,
-        }
-        self.registry.abort_all(error, "memory_ceiling", inputs)
-        await self._get_below_soft("memory_ceiling")
-
-    async def _on_recovered(self, event: RecoveredEvent) -> None:
-        """The guard has logged it; nothing was taken away that would have to be given back."""
-
-    async def _get_below_soft(self, reason: str) -> None:
-        """MLX's free buffers go first, then kept prompt prefixes, idle models only for what is still missing."""
-        over = await self._reclaim(reason)
-        if over > 0 and await self.registry.trim_prefixes(over, reason):
-            # what was trimmed is in MLX's buffers now; the trim itself is told already
-            await self._lanes.reclaim()
-            over = self._over_soft()
-        if over > 0:
-            await self.registry.shed(over, reason)
-
-    async def _reclaim(self, reason: str) -> int:
-        """Give MLX's free buffers back; the bytes that are still over the soft limit."""
-        before = self.guard.sample().footprint.bytes
-        await self._lanes.reclaim()
-        over = self._over_soft()
-        soft = self.guard.limits.soft_bytes
-        freed = before - (soft + over)
-        if freed >= WORTH_TELLING:
-            inputs = {"footprint_bytes": soft + over, "soft_bytes": soft, "freed_bytes": freed}
-            self.registry.decisions.add("trim", reason, inputs=inputs)
-        return over
-
-    def _over_soft(self) -> int:
-        return self.guard.sample().footprint.bytes - self.guard.limits.soft_bytes

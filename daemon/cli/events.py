@@ -84,18 +84,27 @@ async def _follow(url: str | None, show: Show) -> None:
     pause = FIRST_PAUSE
     async with DaemonClient(find_daemon(url)) as client:
         while True:
-            try:
-                async with aclosing(_events(client, seen)) as received:
-                    async for name, data in received:
-                        seen, pause = data["seq"], FIRST_PAUSE
-                        show(name, data)
-            except (NotReachable, ConnectionLost):
-                if seen is None:
-                    raise
+            last = await _show_until_lost(client, seen, show)
+            if last != seen:
+                pause = FIRST_PAUSE
+            seen = last
             if pause == FIRST_PAUSE:
                 click.echo(f"mlxd: lost the connection to {client.url}; trying again", err=True)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def _show_until_lost(client: DaemonClient, seen: int | None, show: Show) -> int | None:
+    """Show what follows the event `seen` until the connection ends; the number of the last event that was shown."""
+    try:
+        async with aclosing(_events(client, seen)) as received:
+            async for name, data in received:
+                seen = data["seq"]
+                show(name, data)
+    except (NotReachable, ConnectionLost):
+        if seen is None:
+            raise
+    return seen
 
 
 async def _events(client: DaemonClient, seen: int | None) -> AsyncGenerator[tuple[str, Any], None]:
