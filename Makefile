@@ -11,7 +11,7 @@ OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0 
 WITH_BLAS := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 
 # The facts of the planner. Its state machine is not one of them: what random runs reach is no coverage.
-PLANNER := planner draft exits explain forecast ledger placement queue reactions reconfigure residency states victims
+PLANNER := planner draft exits explain forecast pace ledger placement queue reactions reconfigure residency states victims
 PLANNER_TESTS := $(filter-out tests/test_planner_machine.py,\
   $(sort $(wildcard tests/test_planner_*.py $(PLANNER:%=tests/test_%.py))))
 

@@ -116,7 +116,7 @@ class MemoryGuard:
     def retime(self, interval: float) -> None:
         """Measure every `interval` seconds from now on, beginning at once; for the watch's own event loop."""
         self._interval = interval
-        if self._rest is not None:
+        if self._rest is not None and not self._rest.expired():
             self._rest.reschedule(asyncio.get_running_loop().time())
 
     async def _pause(self, stop: asyncio.Event) -> None:

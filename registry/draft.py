@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mlxd.registry import events as ev
 from mlxd.registry.errors import Failure, ModelLoadFailed, RegistryError
-from mlxd.registry.forecast import averaged
+from mlxd.registry.pace import averaged
 from mlxd.registry.residency import Purpose, Residency, Resident, RoomWanted, Waiter
 from mlxd.registry.states import Move, State
 
@@ -127,7 +127,10 @@ class Draft:
     def next_generation(self, key: str | None) -> int:
         """The number of a load that starts now, for somebody with this key."""
         loads = self.state.loads + 1
-        self.state = replace(self.state, loads=loads, served={**self.state.served, key: self.now})
+        # one without waiters comes back with a wait that is younger than its turn
+        waiting = {waiter.key for waiter in self.state.waiters}
+        served = {known: moment for known, moment in self.state.served.items() if known in waiting}
+        self.state = replace(self.state, loads=loads, served={**served, key: self.now})
         return loads
 
     def measured(self, weights: int, seconds: float) -> None:

@@ -8,10 +8,14 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Protocol
 
+import structlog
+
 from mlxd.registry import events as ev
 from mlxd.registry.planner import next_deadline, plan
 from mlxd.registry.residency import MemoryReading, Residency
 from mlxd.registry.states import State
+
+log = structlog.stdlib.get_logger(__name__)
 
 
 class MemorySource(Protocol):
@@ -56,7 +60,7 @@ class Driver:
                 self._step(self._events.popleft())
         finally:
             self._planning = False
-        self._arm()
+            self._arm()
         if changed := _changed(before, self.state):
             self._on_models(changed)
 
@@ -67,10 +71,18 @@ class Driver:
             self._timer = None
 
     def _step(self, event: ev.Event) -> None:
-        state = replace(self.state, memory=self._memory(fresh=self._moves_memory(event)))
+        state = replace(self.state, memory=self._read_memory(event))
         self.state, effects = plan(state, event, self._clock())
         for effect in effects:
             self._act(effect)
+
+    def _read_memory(self, event: ev.Event) -> MemoryReading:
+        try:
+            return self._memory(fresh=self._moves_memory(event))
+        # What happened must not be lost because a probe or an engine could not be read: the last reading has to do.
+        except Exception:
+            log.exception("registry.memory_unread")
+            return self.state.memory
 
     def _moves_memory(self, event: ev.Event) -> bool:
         if isinstance(event, ev.Wanted):

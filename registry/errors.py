@@ -39,12 +39,17 @@ class ModelNotLoaded(RegistryError):
         self.model = model
 
 
+MAX_LOADED = "residency.max_loaded"
+
+
 class ModelTooLarge(RegistryError):
-    """The model needs more memory than the limit allows, whatever is evicted; bytes."""
+    """The model needs more memory, or one place more, than the limit allows, whatever is evicted; bytes."""
 
     def __init__(self, model: str, needed_bytes: int, limit_bytes: int, limit: str) -> None:
         super().__init__(
-            f"model {model} needs {needed_bytes} bytes but at most {limit_bytes} can be made free ({limit}); "
+            f"model {model} has no place: pinned models take all of {limit}; unpin one, or raise it"
+            if limit == MAX_LOADED
+            else f"model {model} needs {needed_bytes} bytes but at most {limit_bytes} can be made free ({limit}); "
             "choose a smaller or more quantised model, unpin others, or raise memory.ceiling"
         )
         self.model = model

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mlxd.registry import events as ev
 from mlxd.registry.draft import Draft
-from mlxd.registry.errors import ModelTooLarge
+from mlxd.registry.errors import MAX_LOADED, ModelTooLarge
 from mlxd.registry.ledger import charge
 from mlxd.registry.placement import Most
 from mlxd.registry.residency import Resident, Waiter
@@ -44,10 +44,14 @@ def cancel_load(draft: Draft, model: Resident, reason: str) -> None:
 
 
 def never_fits(draft: Draft, waiter: Waiter, model: Resident) -> ModelTooLarge:
-    """Decide to refuse a waiter whose model can never fit; the error has the numbers."""
-    memory = draft.state.memory
-    limit = Most.of(draft.state).bytes
-    pinned = memory.limit - memory.base - limit
-    inputs = {"needed_bytes": model.need, "limit_bytes": limit, "limit": memory.limit_name, "pinned_bytes": pinned}
+    """Decide to refuse a waiter whose model can never fit; the error has the numbers and names the limit."""
+    memory, most = draft.state.memory, Most.of(draft.state)
+    limit = memory.limit_name if most.places is None or most.places > 0 else MAX_LOADED
+    inputs = {
+        "needed_bytes": model.need,
+        "limit_bytes": most.bytes,
+        "limit": limit,
+        "pinned_bytes": memory.limit - memory.base - most.bytes,
+    }
     draft.decide("refuse", model.name, "never_fits", for_request=waiter.request_id, inputs=inputs)
-    return ModelTooLarge(model.name, model.need, limit, memory.limit_name)
+    return ModelTooLarge(model.name, model.need, most.bytes, limit)

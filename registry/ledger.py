@@ -61,4 +61,4 @@ def charge(state: Residency, model: Resident) -> int:
     Kept prefixes are not in it: they go before any model does.
     """
     held = state.memory.held.get(model.name)
-    return model.need if held is None else max(model.need, held.weights + held.kv)
+    return model.admitted if held is None else max(model.admitted, held.weights + held.kv)

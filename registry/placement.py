@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mlxd.registry.forecast import reload_seconds
 from mlxd.registry.ledger import NOTHING, Ledger, Reserve, charge
+from mlxd.registry.pace import reload_seconds
 from mlxd.registry.residency import Residency, Resident
 from mlxd.registry.states import State
 from mlxd.registry.victims import Candidate, choose
@@ -37,7 +37,7 @@ class Most:
 
     def fits(self, model: Resident) -> bool:
         """Whether a model that is not in memory fits once everything that may leave has left."""
-        return model.need <= self.bytes and self.places != 0
+        return model.need <= self.bytes and (self.places is None or self.places > 0)
 
 
 def place(state: Residency, target: Resident, now: float) -> Placement:
@@ -51,7 +51,7 @@ def place(state: Residency, target: Resident, now: float) -> Placement:
     short = ledger.short(target.need, leaving)
     if short == NOTHING:
         return Placement(fits=False, waits_for=leaving)
-    victims = choose(_candidates(state, ledger, idle_models(state, now), now), short)
+    victims = choose(_candidates(state, ledger, evictable_models(state, now), now), short)
     return Placement(fits=False, victims=victims or ())
 
 
@@ -65,24 +65,39 @@ def in_the_way(state: Residency, target: Resident, now: float) -> tuple[str, ...
     return choose(_candidates(state, ledger, ready, now), short) or ()
 
 
-def first_to_pass(state: Residency, waiting: Resident, models: Iterable[Resident]) -> Resident | None:
-    """The first that fits into what is free and leaves enough for one that waits for others to leave."""
+def in_the_end(state: Residency, target: Resident, now: float) -> tuple[str, ...]:
+    """The models that have to leave for the target to fit, whenever they can: in use, fresh, draining or loading."""
     ledger = Ledger.of(state)
-    movable = [name for name in ledger.charges if not _stays(state.models[name])]
+    short = ledger.short(target.need, names_in(state, State.UNLOADING))
+    going = (State.LOADING, State.READY, State.DRAINING)
+    models = [model for model in state.models.values() if model.state in going and not _stays(model)]
+    return choose(_candidates(state, ledger, models, now), short) or ()
+
+
+def first_to_pass(state: Residency, waiting: Resident, since: float, models: Iterable[Resident]) -> Resident | None:
+    """The first that fits into what is free and leaves enough for one that has waited for others to leave `since`.
+
+    Those who passed it before have their part already.
+    """
+    ledger = Ledger.of(state)
+    charged = (state.models[name] for name in ledger.charges)
+    movable = [model.name for model in charged if not _stays(model) and model.load_started <= since]
     for model in models:
         if ledger.fits(model.need) and ledger.fits(waiting.need, movable, beside=Reserve(model.need, 1)):
             return model
     return None
 
 
-def idle_models(state: Residency, now: float) -> list[Resident]:
-    """Models that may be evicted: ready, unused, unwanted, not pinned, and past their minimum time in memory."""
+def idle_models(state: Residency) -> list[Resident]:
+    """Models that nothing keeps in memory: ready, unused, unwanted and not pinned."""
     wanted = {waiter.model for waiter in state.waiters}
-    return [
-        model
-        for model in state.models.values()
-        if may_drain(state, model, now) and model.leases == 0 and model.name not in wanted
-    ]
+    ready = (model for model in state.models.values() if model.state is State.READY)
+    return [model for model in ready if not model.leases and not model.pinned and model.name not in wanted]
+
+
+def evictable_models(state: Residency, now: float) -> list[Resident]:
+    """Idle models that are past their minimum time in memory."""
+    return [model for model in idle_models(state) if may_drain(state, model, now)]
 
 
 def may_drain(state: Residency, model: Resident, now: float) -> bool:
@@ -95,10 +110,11 @@ def may_drain(state: Residency, model: Resident, now: float) -> bool:
 def room_victims(state: Residency, needed: int, now: float, *, partial: bool) -> tuple[str, ...]:
     """The cheapest set of idle models whose memory covers `needed` bytes, beside that of unloads under way.
 
-    All of them when they do not cover it and `partial` is set, else none.
+    With `partial` the machine is short of memory: their minimum time does not count, and all of them leave when they
+    do not cover it. Else none does.
     """
     ledger = Ledger.of(state)
-    idle = idle_models(state, now)
+    idle = idle_models(state) if partial else evictable_models(state, now)
     coming = sum(ledger.charges[name] for name in names_in(state, State.UNLOADING))
     victims = choose(_candidates(state, ledger, idle, now), Reserve(max(0, needed - coming)))
     if victims is None:

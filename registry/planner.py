@@ -23,8 +23,9 @@ from mlxd.registry import events as ev
 from mlxd.registry.draft import Draft
 from mlxd.registry.errors import ModelWaitTimeout
 from mlxd.registry.exits import cancel_load, never_fits, unload
-from mlxd.registry.forecast import Forecast, load_seconds, reload_seconds
+from mlxd.registry.forecast import Forecast
 from mlxd.registry.ledger import Ledger, charge
+from mlxd.registry.pace import load_seconds, reload_seconds
 from mlxd.registry.placement import Most, first_to_pass, in_the_way, place
 from mlxd.registry.queue import blocked
 from mlxd.registry.reactions import react
@@ -183,7 +184,7 @@ def _let_pass(draft: Draft, queue: list[Waiter]) -> bool:
     behind = {waiter.model: waiter for waiter in others}
     models = (draft.model(name) for name in behind)
     in_time = (model for model in models if draft.now + (load_seconds(draft.state, model) or 0.0) < until)
-    passing = first_to_pass(draft.state, waiting, in_time)
+    passing = first_to_pass(draft.state, waiting, first.since, in_time)
     if passing is None:
         return False
     _start_load(draft, behind[passing.name])
@@ -194,7 +195,7 @@ def _start_load(draft: Draft, waiter: Waiter) -> None:
     model = draft.model(waiter.model)
     inputs = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state).free}
     generation = draft.next_generation(waiter.key)
-    draft.move(model.name, Move.LOAD, generation=generation, leases=0, load_started=draft.now)
+    draft.move(model.name, Move.LOAD, generation=generation, admitted=model.need, leases=0, load_started=draft.now)
     draft.decide("load", model.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
     draft.emit(ev.StartLoad(model.name, generation))
 

@@ -18,8 +18,9 @@ from mlxd.registry.errors import (
     ShuttingDown,
 )
 from mlxd.registry.exits import cancel_load, drain, never_fits, unload
-from mlxd.registry.forecast import Forecast, averaged
+from mlxd.registry.forecast import Forecast
 from mlxd.registry.ledger import Ledger
+from mlxd.registry.pace import averaged
 from mlxd.registry.placement import Most, names_in, room_victims
 from mlxd.registry.queue import crowded_out
 from mlxd.registry.reconfigure import reconfigure
@@ -73,6 +74,9 @@ def _want(draft: Draft, waiter: Waiter) -> None:
     if loser is waiter:
         return
     draft.add_waiter(waiter)
+    if waiter.purpose is Purpose.LOAD and model.trouble is not None:
+        # an operator's load ends the back-off; whether it ends the trouble is seen then
+        draft.put(replace(model, trouble=replace(model.trouble, retry_at=min(model.trouble.retry_at, draft.now))))
     if model.state in (State.UNLOADED, State.FAILED):
         draft.move(model.name, Move.WANT)
 
@@ -116,20 +120,17 @@ def _load_done(draft: Draft, event: ev.LoadDone) -> None:
     model = draft.current(event.model, event.generation, State.LOADING)
     if model is None:
         return
-    weights = event.weights or model.weights
     seconds = draft.now - model.load_started
+    draft.move(event.model, Move.LOADED, trouble=None, cancelling=False, loaded_at=draft.now, last_used=draft.now)
+    if model.outdated:
+        # what it took says nothing of what is configured now
+        unload(draft, event.model, "unload", "load_cancelled")
+        return
+    weights = event.weights or model.weights
     draft.measured(weights, seconds)
-    draft.move(
-        event.model,
-        Move.LOADED,
-        trouble=None,
-        cancelling=False,
-        weights=weights,
-        load_seconds=seconds,
-        loaded_at=draft.now,
-        last_used=draft.now,
-    )
-    if model.outdated or (model.cancelling and not draft.has_waiters(event.model)):
+    admitted = weights + model.kv_floor
+    draft.put(replace(draft.model(event.model), weights=weights, admitted=admitted, load_seconds=seconds))
+    if model.cancelling and not draft.has_waiters(event.model):
         unload(draft, event.model, "unload", "load_cancelled")
 
 
@@ -137,13 +138,14 @@ def _load_broke(draft: Draft, event: ev.LoadBroke) -> None:
     model = draft.current(event.model, event.generation, State.LOADING)
     if model is None:
         return
-    if event.cancelled:
+    if event.cancelled or model.outdated or model.cancelling:
+        # those who wait now came after the cancel: how it ended is nothing to them
         draft.move(event.model, Move.LOAD_CANCELLED, cancelling=False, outdated=False)
-        draft.queue_again(event.model)  # for waiters that came after the cancel
+        draft.queue_again(event.model)
         return
     attempts = model.trouble.attempts if model.trouble else 0
     trouble = Trouble(event.reason, event.message, attempts + 1, draft.now + draft.backoff(attempts))
-    draft.move(event.model, Move.LOAD_FAILED, trouble=trouble, cancelling=False, outdated=False)
+    draft.move(event.model, Move.LOAD_FAILED, trouble=trouble)
     draft.decide("refuse", event.model, event.reason, inputs={"message": event.message, "attempts": attempts + 1})
     draft.refuse_all(event.model, draft.load_failed(draft.model(event.model)))
 

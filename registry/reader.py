@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from mlxd.engines.engine import Engine
 from mlxd.registry.decisions import DecisionLog
@@ -11,7 +12,7 @@ from mlxd.registry.entry import Entry
 from mlxd.registry.errors import ModelRemoved
 from mlxd.registry.explain import Plan, explain
 from mlxd.registry.queue import in_order
-from mlxd.registry.residency import Residency, Waiter
+from mlxd.registry.residency import MemoryReading, Residency, Waiter
 from mlxd.registry.snapshot import Decision, ModelSnapshot
 from mlxd.registry.views import snapshot
 
@@ -32,6 +33,9 @@ class RegistryReader:
     def _state(self) -> Residency:
         raise NotImplementedError
 
+    def _read_memory(self, *, fresh: bool) -> MemoryReading:
+        raise NotImplementedError
+
     def models(self) -> list[ModelSnapshot]:
         """All known models, by name."""
         queued = Counter(waiter.model for waiter in self._state.waiters)
@@ -44,7 +48,8 @@ class RegistryReader:
 
     def explain(self, name: str, *, operator: bool = False) -> Plan:
         """What would happen if a request, or an operator, asked for this model now."""
-        return explain(self._state, self._entry(name).spec.name, self._clock(), operator=operator)
+        now = replace(self._state, memory=self._read_memory(fresh=False))
+        return explain(now, self._entry(name).spec.name, self._clock(), operator=operator)
 
     def waiting(self) -> tuple[Waiter, ...]:
         """Who waits for a model, the next one first."""

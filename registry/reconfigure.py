@@ -35,7 +35,7 @@ def retire(draft: Draft) -> None:
         reason = "removed" if model.removed else "changed"
         if model.state is State.LOADING:
             cancel_load(draft, model, reason)
-        elif model.state is State.READY:
+        elif model.state in (State.READY, State.DRAINING):
             drain(draft, model, reason, until)
         elif model.removed and model.state not in RESIDENT:
             draft.forget(model.name)

@@ -24,6 +24,7 @@ class Resident:
     """One model. `weights` are the bytes of a load, from its files until a load has measured them; `kv_floor` is the
     KV cache that a load must find room for beside them. `generation` is the number of its last load.
 
+    `admitted` is what the load in memory or on its way was let in with, then what it was measured to need, in bytes.
     `load_seconds` and `answer_seconds` are what the last load and, on average, a lease took; None until there was one.
     `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
     while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory.
@@ -37,6 +38,7 @@ class Resident:
     ttl: float | None = None
     state: State = State.UNLOADED
     generation: int = 0
+    admitted: int = 0
     leases: int = 0
     last_used: float = 0.0
     loaded_at: float = 0.0

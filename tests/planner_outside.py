@@ -163,7 +163,8 @@ class Outside:
     def want_room(self, size: int, *, partial: bool) -> None:
         self.ids += 1
         self.rooms.add(self.ids)
-        self.send(ev.RoomNeeded(self.ids, size, "prefill", partial=partial))
+        reason = "memory_soft" if partial else "prefill"
+        self.send(ev.RoomNeeded(self.ids, size, reason, partial=partial))
 
     def tick(self, moment: float) -> None:
         """Time passes and the planner is told."""

@@ -137,7 +137,8 @@ def _check_eviction(after: Residency, effect: ev.Decide, leases: Counter[tuple[s
     assert model.state is State.UNLOADING
     assert not model.pinned, f"{model.name} is pinned and was evicted"
     assert not leases[model.name, model.generation], f"{model.name} is in use and was evicted"
-    assert _stayed(after, model, now), f"{model.name} was evicted before its time"
+    # a machine that is short of memory does not wait
+    assert effect.reason == "memory_soft" or _stayed(after, model, now), f"{model.name} was evicted before its time"
     if effect.reason == "lru":
         assert effect.for_model is not None
         assert _fits_then(after, after.models[effect.for_model]), f"{model.name} was evicted and it is not enough"

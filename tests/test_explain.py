@@ -95,7 +95,8 @@ def test_a_model_waits_behind_the_load_and_the_queue_before_it():
     w.now += 2.0
     plan = tell(w, "a")
     assert (plan.verdict, plan.waits_for) == ("waits", ("b", "c"))
-    assert plan.eta_s == 6.0 + 8.0 + 8.0
+    # the rest of max_wait for what comes before it, the rest of a load, and two more
+    assert plan.eta_s == 18.0 + 6.0 + 8.0 + 8.0
 
 
 def test_a_model_that_leaves_is_waited_for():

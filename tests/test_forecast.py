@@ -1,11 +1,12 @@
 """Waits are told from what loads and answers took."""
 
 import pytest
-from planning import world
+from planning import World, world
 
 from mlxd.registry import events as ev
 from mlxd.registry.errors import ModelWaitTimeout, ResidencyQueueFull
-from mlxd.registry.forecast import Forecast, averaged, load_seconds, reload_seconds
+from mlxd.registry.forecast import Forecast
+from mlxd.registry.pace import averaged, load_seconds, reload_seconds
 from mlxd.registry.residency import Policy, Resident
 
 
@@ -75,7 +76,7 @@ def test_a_client_that_finds_the_queue_full_is_told_when_the_first_should_be_ser
     w.want("b")
     error = w.refused(w.want("b"))
     assert isinstance(error, ResidencyQueueFull)
-    assert error.retry_after == 30.0
+    assert error.retry_after == 20.0 + 30.0  # max_wait, and the load
 
 
 def test_a_client_that_finds_the_queue_full_of_loads_under_way_is_told_when_they_end():
@@ -107,3 +108,46 @@ def test_a_queue_full_of_waits_for_models_that_leave_says_nothing_of_the_time():
     error = w.refused(w.want("a"))
     assert isinstance(error, ResidencyQueueFull)
     assert error.retry_after == 5.0
+
+
+def slow_answers(policy: Policy, answer: float | None) -> World:
+    """A model that loads in 2 s is in use, another waits for it."""
+    w = world(Resident("a", 80), Resident("b", 80), policy=policy)
+    w.want("a")
+    w.now += 2.0
+    w.loaded("a")
+    w.send(ev.Released("a", 1, seconds=answer))
+    w.want("a")
+    w.want("b", bound=None)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer", "expected"),
+    [
+        (Policy(max_wait=20.0), 30.0, 32.0),
+        (Policy(max_wait=20.0), None, 22.0),
+        (Policy(max_wait=float("inf")), None, None),
+        (Policy(max_wait=float("inf")), 30.0, 32.0),
+        (Policy(max_wait=0.0), None, None),
+        (Policy(max_wait=20.0, min_residency=600.0), 30.0, 632.0),
+    ],
+)
+def test_what_is_in_the_way_counts(policy, answer, expected):
+    w = slow_answers(policy, answer)
+    assert Forecast(w.state, w.now).until_ready("b") == expected
+
+
+def test_a_fresh_model_that_is_idle_counts_with_its_minimum_time():
+    w = slow_answers(Policy(min_residency=600.0), 30.0)
+    w.released("a")
+    assert Forecast(w.state, w.now).until_ready("b") == 602.0
+
+
+def test_memory_that_is_no_models_makes_the_wait_unknown():
+    w = slow_answers(Policy(), 30.0)
+    w.send(ev.UnloadWanted("a", force=True))
+    w.memory(measured=90)
+    w.unloaded("a")
+    assert w.states() == {"a": "unloaded", "b": "queued"}
+    assert Forecast(w.state, w.now).until_ready("b") is None

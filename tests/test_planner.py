@@ -197,6 +197,28 @@ def test_an_operator_may_load_during_back_off_and_success_clears_the_failure():
     assert w.model("a").leases == 0
 
 
+def test_an_operators_load_ends_the_back_off_for_everybody():
+    w = world(A)
+    w.want("a")
+    w.send(ev.LoadBroke("a", w.generation("a"), "bad_files", "x"))
+    w.load("a")
+    assert w.refused(w.want("a")) is None
+    w.send(ev.CancelLoadWanted("a"))
+    w.send(ev.LoadBroke("a", w.generation("a"), "cancelled", "", cancelled=True))
+    assert w.refused(w.want("a")) is None
+    w.send(ev.LoadBroke("a", w.generation("a"), "bad_files", "x"))
+    assert w.model("a").trouble.attempts == 2
+
+
+def test_the_minimum_time_of_a_model_does_not_count_when_the_machine_is_short_of_memory():
+    w = world(A, policy=Policy(min_residency=600.0))
+    w.make_ready("a")
+    w.send(ev.RoomNeeded(1, 30, "prefill"))
+    assert w.states() == {"a": "ready"}
+    w.send(ev.RoomNeeded(2, 30, "memory_ceiling", partial=True))
+    assert w.states() == {"a": "unloading"}
+
+
 def test_a_waiter_past_its_deadline_is_refused():
     w = world(A, B, C)
     w.make_ready("a", leases=1)

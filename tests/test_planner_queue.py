@@ -51,6 +51,36 @@ def test_a_key_with_many_wishes_does_not_keep_another_waiting():
     assert served == ["a", "y", "b", "c"]
 
 
+def test_new_keys_do_not_keep_an_old_one_waiting():
+    w = world(*(Resident(name, 80) for name in "abcdz"))
+    w.make_ready("z", leases=1)
+    w.now += 1
+    w.want("a", key="served")
+    w.want("d", key="old")
+    w.released("z")
+    w.unloaded("z")
+    served = []
+    for number, fresh in enumerate("bca"):
+        (loading,) = [name for name, state in w.states().items() if state == "loading"]
+        served.append(loading)
+        w.now += 1
+        w.want(fresh, key=f"new-{number}")
+        w.loaded(loading)
+        w.released(loading)
+        w.unloaded(loading)
+    assert served == ["a", "d", "b"]
+
+
+def test_a_key_that_nobody_waits_with_is_forgotten():
+    w = world(A)
+    for number in range(3):
+        w.want("a", key=f"key-{number}")
+        w.loaded("a")
+        w.send(ev.UnloadWanted("a", force=True))
+        w.unloaded("a")
+    assert set(w.state.served) == {"key-2"}
+
+
 def test_without_keys_the_order_is_that_of_arrival():
     w = world(A, B, Resident("x", 100))
     w.make_ready("x", leases=1)
@@ -85,19 +115,12 @@ def test_no_key_takes_a_place_of_one_that_has_no_more_than_its_share():
     assert isinstance(w.refused(w.want("c", key="three")), ResidencyQueueFull)
 
 
-def test_places_that_operators_hold_are_taken_from_nobody():
-    w = world(*(Resident(name, 80) for name in "abcx"), policy=Policy(queue_size=2))
-    w.make_ready("x", leases=1)
-    w.load("a")
-    w.want("b", key="one")
-    assert isinstance(w.refused(w.want("c", key="two")), ResidencyQueueFull)
-
-
 def test_operators_need_no_place_in_the_queue_and_give_none_away():
     w = world(*(Resident(name, 80) for name in "abx"), policy=Policy(queue_size=1))
     w.make_ready("x", leases=1)
     assert w.refused(w.load("a")) is None
     assert w.refused(w.load("b")) is None
+    assert w.refused(w.want("b")) is None
     assert isinstance(w.refused(w.want("b")), ResidencyQueueFull)
 
 
@@ -126,6 +149,21 @@ def test_nobody_passes_whose_room_the_first_would_miss():
     w.want("large")
     w.want("small")
     assert w.states()["small"] == "queued"
+
+
+def test_those_who_passed_together_leave_enough_for_the_first():
+    w = world(*(Resident(name, size) for name, size in (("busy", 50), ("first", 60), ("one", 30), ("two", 20))))
+    w.make_ready("busy", leases=1)
+    w.now += 1
+    w.want("first")
+    w.now += 1
+    w.want("one")
+    w.loaded("one")
+    w.want("two")
+    assert w.states() == {"busy": "ready", "first": "queued", "one": "ready", "two": "queued"}
+    w.released("busy")
+    w.unloaded("busy")
+    assert w.states()["first"] == "loading"
 
 
 def test_nobody_passes_once_the_first_has_waited_long_enough():

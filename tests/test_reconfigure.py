@@ -6,7 +6,8 @@ import pytest
 from planning import World, world
 
 from mlxd.registry import events as ev
-from mlxd.registry.errors import ModelRemoved
+from mlxd.registry.errors import ModelRemoved, ModelTooLarge
+from mlxd.registry.ledger import Ledger
 from mlxd.registry.residency import Policy, Resident
 
 A, B = Resident("a", 40, load_key="a1"), Resident("b", 40, load_key="b1")
@@ -208,3 +209,53 @@ def test_a_lower_number_of_loaded_models_evicts_nobody_until_there_is_need():
     assert w.states() == {"a": "ready", "b": "ready", "c": "unloaded"}
     w.want("c")
     assert w.states() == {"a": "unloading", "b": "unloading", "c": "queued"}
+
+
+def test_the_size_of_the_new_configuration_stands_when_the_old_load_comes_late():
+    w = world(Resident("a", 10, load_key="a1"), Resident("b", 30))
+    w.want("a")
+    reconfigure(w, Resident("a", 90, load_key="a2"), Resident("b", 30))
+    assert Ledger.of(w.state).charges == {"a": 10}
+    w.send(ev.LoadDone("a", 1, weights=10))
+    assert w.model("a").need == 90
+    assert w.model("a").load_seconds is None
+
+
+def test_a_load_is_charged_with_what_it_was_let_in_with_until_it_is_gone():
+    w = world(Resident("a", 80, load_key="a1"), Resident("b", 60), policy=Policy(max_loading=2))
+    w.want("a")
+    reconfigure(w, Resident("a", 10, load_key="a2"), Resident("b", 60))
+    w.want("b")
+    assert w.states()["b"] == "queued"
+
+
+@pytest.mark.parametrize("reason", ["bad_files", "stalled"])
+def test_a_load_of_the_old_configuration_that_fails_is_nothing_to_the_new_one(reason):
+    w = world(A)
+    w.want("a")
+    reconfigure(w, replace(A, load_key="a2"))
+    waiter = w.want("a")
+    w.send(ev.LoadBroke("a", 1, reason, ""))
+    assert w.refused(waiter) is None
+    assert w.states() == {"a": "loading"}
+    assert w.model("a").trouble is None
+
+
+def test_a_removed_model_that_drains_for_another_has_its_deadline_too():
+    w = world(Resident("a", 80), Resident("b", 80), policy=Policy(max_wait=20.0, unload_timeout=30.0))
+    w.make_ready("a", leases=1)
+    w.want("b", bound=None)
+    w.pass_time(20.0)
+    reconfigure(w, Resident("b", 80))
+    w.pass_time(30.0)
+    assert w.states()["a"] == "unloading"
+
+
+def test_more_pinned_models_than_places_refuse_everybody_else_and_name_the_limit():
+    w = world(*(Resident(name, 10, pinned=True) for name in "ab"), Resident("c", 10))
+    w.make_ready("a")
+    w.make_ready("b")
+    reconfigure(w, *w.state.models.values(), policy=Policy(max_loaded=1))
+    error = w.refused(w.want("c"))
+    assert isinstance(error, ModelTooLarge)
+    assert "residency.max_loaded" in str(error)
