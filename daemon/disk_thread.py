@@ -10,27 +10,61 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = 60.0
+"""Seconds after which a read of configuration or folders counts as stuck."""
 
-async def on_disk_thread(work: Callable[[], T]) -> T:
-    """What `work` gives or raises, off the event loop. A stuck thread does not keep the process from ending.
 
-    Cancelled, it is left to end by itself.
-    """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
+class DiskStuck(Exception):
+    """A read has not ended for so many seconds; until it does, no other one begins."""
 
-    def settle(report: Callable[[], None]) -> None:
-        if not outcome.done():
-            report()
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"reading the configuration and the model folders has not ended for {seconds:.0f} s; "
+            "is a disk or a network mount lost?"
+        )
 
-    def main() -> None:
-        report = _outcome(work, outcome)
-        # the event loop may be gone by now
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, report)
 
-    threading.Thread(target=main, name="disk", daemon=True).start()
-    return await outcome
+class DiskThread:
+    """Runs one read after the other, each on a thread of its own that does not keep the process from ending."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._patience = patience
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` gives or raises, off the event loop, once an earlier read has ended.
+
+        Cancelled, it is left to end by itself. Raises DiskStuck when all that takes too long.
+        """
+        scope = asyncio.timeout(self._patience)
+        try:
+            async with scope:
+                await self._idle.wait()
+                return await self._start(work)
+        except TimeoutError:
+            if not scope.expired():
+                raise  # the disk's own
+            raise DiskStuck(self._patience) from None
+
+    def _start(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        self._idle.clear()
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def settle(report: Callable[[], None]) -> None:
+            self._idle.set()
+            if not outcome.done():
+                report()
+
+        def main() -> None:
+            report = _outcome(work, outcome)
+            # the event loop may be gone by now
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, report)
+
+        threading.Thread(target=main, name="disk", daemon=True).start()
+        return outcome
 
 
 def _outcome(work: Callable[[], T], outcome: asyncio.Future[T]) -> Callable[[], None]:

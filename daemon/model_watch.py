@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from mlxd.daemon.catalog_merge import Settled
-from mlxd.daemon.disk_thread import on_disk_thread
+from mlxd.daemon.disk_thread import DiskStuck, DiskThread
 from mlxd.daemon.live import Live
 from mlxd.daemon.model_files import Stamp, folder_stamp, model_folders
 from mlxd.daemon.settings import Settings
@@ -96,6 +96,8 @@ class ModelWatch:
         self._known = dict(seen.stamps)
         self._deferred: frozenset[str] = frozenset()
         self._hurry = asyncio.Event()
+        self._disk = DiskThread()
+        self._stuck = False
 
     def hurry(self) -> None:
         """Look at once; a changed interval counts from then on."""
@@ -109,15 +111,18 @@ class ModelWatch:
                 continue
             try:
                 await self.look()
+                self._stuck = False
             except ShuttingDown:
                 return
+            except DiskStuck as error:
+                self._tell_stuck(error)
             # Whatever a disk does, the next look may be better.
             except Exception:
                 log.exception("models.watch_broke")
 
     async def look(self) -> None:
-        """Look once, and take over what is settled. Raises ShuttingDown."""
-        seen, now = self._seen, await on_disk_thread(self._look)
+        """Look once, and take over what is settled. Raises ShuttingDown and DiskStuck."""
+        seen, now = self._seen, await self._disk.run(self._look)
         self._seen = now
         changed = {path for path in {**self._known, **now.stamps} if self._known.get(path) != now.stamps.get(path)}
         settled = {path for path in changed if now.agrees(seen, path)}
@@ -133,6 +138,11 @@ class ModelWatch:
         done = {path for path in settled if _agree(looks, path)}
         self._known = {path: stamp for path, stamp in self._known.items() if path not in done}
         self._known |= {path: now.stamps[path] for path in done if path in now.stamps}
+
+    def _tell_stuck(self, error: DiskStuck) -> None:
+        if not self._stuck:
+            log.warning("models.watch_stuck", message=str(error))
+        self._stuck = True
 
     def _look(self) -> Look:
         return look_at(self._live.settings, self._hf_cache)

@@ -10,12 +10,12 @@ from pathlib import Path
 import structlog
 from msgspec import to_builtins
 
-from mlxd.daemon.catalog import Catalog, Survey, build_catalog, survey
+from mlxd.daemon.catalog import Survey, build_catalog, survey
 from mlxd.daemon.catalog_merge import Settled, merge
 from mlxd.daemon.config import located
 from mlxd.daemon.config_effect import in_effect
-from mlxd.daemon.config_errors import ConfigError
-from mlxd.daemon.disk_thread import on_disk_thread
+from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.disk_thread import DiskStuck, DiskThread
 from mlxd.daemon.live import InEffect, Live
 from mlxd.daemon.reload_diff import ReloadDiff, reload_diff
 from mlxd.daemon.settings import LoadedConfig, MemorySettings
@@ -56,6 +56,7 @@ class Reloader:
         self._live = live
         self._registry = registry
         self._switch = switch
+        self._disk = DiskThread()
         self._turn = asyncio.Lock()
         self._requested = asyncio.Event()
 
@@ -66,7 +67,7 @@ class Reloader:
         """
         async with self._turn:
             self._check_open()
-            wanted = await on_disk_thread(self._wanted)
+            wanted = await self._read_all()
             self._check_open()
             before = self._live.now
             diff = reload_diff(before, wanted.state)
@@ -79,11 +80,11 @@ class Reloader:
         """Look through the folders again, and take over what touches no model in memory.
 
         `settled` is called on a thread, after the folders were read. Gives the models whose change has to wait until
-        they are out of memory. Raises ShuttingDown.
+        they are out of memory. Raises ShuttingDown and DiskStuck.
         """
         async with self._turn:
             self._check_open()
-            found, is_settled = await on_disk_thread(lambda: (self._survey(), settled()))
+            found, is_settled = await self._disk.run(lambda: (self._survey(), settled()))
             self._check_open()
             before = self._live.now
             merged = merge(
@@ -114,9 +115,15 @@ class Reloader:
                 log.error("daemon.reload_refused", problems=[str(problem) for problem in error.problems])
             except ShuttingDown:
                 return
-            # A reload that breaks in an unforeseen way has changed nothing; the next one may do.
+            # A reload that breaks in an unforeseen way must not be the last one.
             except Exception:
                 log.exception("daemon.reload_broke")
+
+    async def _read_all(self) -> Wanted:
+        try:
+            return await self._disk.run(self._wanted)
+        except DiskStuck as error:
+            raise ConfigError(Problem(str(error))) from error
 
     def _wanted(self) -> Wanted:
         loaded = self._sources.read()
@@ -132,7 +139,7 @@ class Reloader:
     def _survey(self) -> Survey:
         found = survey(self._live.settings, self._sources.hf_cache)
         notes = (*found.catalog.notes, *(str(problem) for problem in found.problems))
-        return replace(found, catalog=_noted(found.catalog, notes))
+        return replace(found, catalog=replace(found.catalog, notes=notes))
 
     def _resident(self) -> set[str]:
         return {model.spec.name for model in self._registry.models() if model.state in RESIDENT}
@@ -150,7 +157,3 @@ class Reloader:
         if not diff.is_empty:
             self._registry.decisions.add("reload", reason, inputs=to_builtins(diff))
         log.info("daemon.reloaded", reason=reason, changes=not diff.is_empty, needs_restart=diff.needs_restart)
-
-
-def _noted(catalog: Catalog, notes: tuple[str, ...]) -> Catalog:
-    return replace(catalog, notes=notes)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import structlog
 
 from mlxd.daemon.engine_factory import EngineMaker
 from mlxd.daemon.live import InEffect, Live
@@ -16,6 +19,8 @@ from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.residency import Policy
 from mlxd.registry.spec import ModelSpec
 from mlxd.registry.states import State
+
+log = structlog.stdlib.get_logger(__name__)
 
 _IN_MEMORY = (State.LOADING, State.READY)
 
@@ -48,9 +53,9 @@ class Switch:
             stall_timeout=settings.residency.load_stall_timeout,
             queue_timeout=settings.residency.queue_timeout,
         )
-        self.engines.retune()
-        self._follow(before, settings)
-        self.preload([*again, *(name for name in settings.models.preload if name not in before.models.preload)])
+        wanted = [*again, *(name for name in settings.models.preload if name not in before.models.preload)]
+        for step in (self.engines.retune, partial(self._follow, before, settings), partial(self.preload, wanted)):
+            _try(step)
 
     def _pinned_and_changed(self, specs: Iterable[ModelSpec]) -> list[str]:
         """Pinned models in memory that are loaded otherwise from now on: nobody may ask for them, but they stay."""
@@ -67,6 +72,14 @@ class Switch:
             set_log_level(settings.log.level)
         if settings.models.watch_interval != before.models.watch_interval:
             self.hurry()
+
+
+def _try(step: Callable[[], None]) -> None:
+    try:
+        step()
+    # The registry has the new settings already: a part that does not take them must not keep the others from it.
+    except Exception:
+        log.exception("daemon.reload_step_broke")
 
 
 def policy_of(settings: Settings) -> Policy:

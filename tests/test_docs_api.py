@@ -274,3 +274,13 @@ def test_every_kind_of_decision_is_in_the_document():
     kinds = re.findall(r"(?:decide|decisions\.add)\(\s*\"(\w+)\"|unload\(draft, [\w.]+, \"(\w+)\"", code)
     documented = {words(kind)[0] for kind, *_ in rows(TEXT, "Decisions")}
     assert {first or second for first, second in kinds} == documented
+
+
+def test_every_reason_of_a_drain_and_an_unload_is_in_the_document():
+    code = "\n".join(SOURCES.values())
+    drains = re.findall(r"drain\(draft, \w+, \"(\w+)\"|decide\(\"drain\", \w+, \"(\w+)\"", code)
+    unloads = re.findall(r"unload\(draft, [\w.]+, \"unload\", \"(\w+)\"|cancel_load\(draft, \w+, \"(\w+)\"", code)
+    retired = set(re.findall(r"reason = \"(\w+)\" if model.removed else \"(\w+)\"", code)[0])
+    documented = {words(kind)[0]: set(words(reasons)) for kind, reasons, _ in rows(TEXT, "Decisions")}
+    assert {first or second for first, second in drains} | retired == documented["drain"]
+    assert {first or second for first, second in unloads} | retired == documented["unload"]

@@ -13,7 +13,7 @@ from tiny_models import place_models
 
 from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.config_source import ConfigSource
-from mlxd.daemon.disk_thread import on_disk_thread
+from mlxd.daemon.disk_thread import DiskThread
 from mlxd.daemon.settings import EngineSettings, ModelSettings
 from mlxd.daemon.units import Size
 from mlxd.registry.errors import ShuttingDown
@@ -217,7 +217,7 @@ async def test_a_thread_that_never_ends_is_left_behind():
         loop.call_soon_threadsafe(began.set)
         stuck.wait()
 
-    waiting = asyncio.create_task(on_disk_thread(work))
+    waiting = asyncio.create_task(DiskThread().run(work))
     await began.wait()
     [thread] = [thread for thread in threading.enumerate() if thread.name == "disk"]
     assert thread.daemon
@@ -227,9 +227,3 @@ async def test_a_thread_that_never_ends_is_left_behind():
     stuck.set()
     thread.join(10)
     assert not thread.is_alive()
-
-
-async def test_what_a_thread_raises_is_raised():
-    with pytest.raises(ZeroDivisionError):
-        await on_disk_thread(lambda: 1 // 0)
-    assert await on_disk_thread(lambda: 5) == 5
