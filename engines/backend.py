@@ -166,10 +166,17 @@ class Backend(Protocol):
     def lane_scope(self) -> AbstractContextManager[None]:
         """Hold this thread's stream; leaving the scope is the thread's last use of the backend."""
 
+    @property
+    def shares_processor(self) -> bool:
+        """Whether models compute where they are loaded, on the CPU."""
+
     def load(
         self, config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
     ) -> ModelRunner:
-        """Load and evaluate a model. Raises LoadError."""
+        """Load and evaluate a model. Raises LoadError.
+
+        `cancelled` is asked between its pieces, and may take its time.
+        """
 
     def reclaim(self) -> None:
         """Give freed memory back to the system."""

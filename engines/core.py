@@ -108,7 +108,13 @@ class EngineCore:
         outbox: Outbox[LoopEvent] = Outbox(event_loop, self._receive)
         self._inbox: Inbox = Inbox()
         self._engine_loop = EngineLoop(
-            config, self._inbox, outbox.post, memory=memory, step_lock=step_lock or nullcontext(), clock=clock
+            config,
+            self._inbox,
+            outbox.post,
+            memory=memory,
+            step_lock=step_lock or nullcontext(),
+            turns=lanes.turns,
+            clock=clock,
         )
         self._loaded: asyncio.Future[Loaded] = event_loop.create_future()
         self._closed = asyncio.Event()
@@ -263,6 +269,7 @@ class EngineCore:
                 self._loaded.set_result(event)
             case LoadError():
                 self._loaded.set_exception(event)
+                self._loaded.exception()  # whoever waited for it may have given up
                 self._end()
             case Closed():
                 self._end()

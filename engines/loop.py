@@ -33,6 +33,7 @@ from mlxd.engines.messages import (
 )
 from mlxd.engines.prefill_room import PrefillMemory
 from mlxd.engines.scheduler import Scheduler, StepResult
+from mlxd.engines.turns import Turns
 from mlxd.engines.types import EngineConfig, EngineStats, RequestStatus
 
 log = structlog.stdlib.get_logger(__name__)
@@ -52,6 +53,7 @@ class EngineLoop:
         *,
         memory: PrefillMemory,
         step_lock: AbstractContextManager[object],
+        turns: Turns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -59,6 +61,9 @@ class EngineLoop:
         self._post = post
         self._memory = memory
         self._step_lock = step_lock
+        self._turns = turns
+        self._at_work = False
+        self._piece_begun = 0.0
         self._clock = clock
         self._busy_since: float | None = None
         self._noted_live = (0, 0)
@@ -74,7 +79,9 @@ class EngineLoop:
         failure: LoadError | None = None
         try:
             backend = open_backend()
-            runner = backend.load(self._config, self._post, lambda: self.load_cancelled)
+            self._piece_begun = self._clock()
+            between = self._between_pieces if backend.shares_processor else lambda: self.load_cancelled
+            runner = backend.load(self._config, self._post, between)
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
         except Exception as error:  # noqa: BLE001
             failure = _load_error(error)
@@ -89,6 +96,17 @@ class EngineLoop:
         del runner
         self._tidy(None, backend)
         self._post(Closed())
+
+    def _between_pieces(self) -> bool:
+        """Step aside for engines at work; whether the load was cancelled."""
+        self._turns.step_aside(self._clock() - self._piece_begun)
+        self._piece_begun = self._clock()
+        return self.load_cancelled
+
+    def _set_at_work(self, at_work: bool) -> None:
+        if at_work != self._at_work:
+            self._at_work = at_work
+            (self._turns.begin if at_work else self._turns.end)()
 
     def _tidy(self, runner: ModelRunner | None, backend: Backend | None) -> None:
         """Close and give back; a fault there must not keep the last event from those who wait for it."""
@@ -122,6 +140,7 @@ class EngineLoop:
             dead = EngineDead(f"the engine loop failed: {type(error).__name__}: {error}")
             self._publish(StepResult(dead=dead))
         self._busy_since = None
+        self._set_at_work(False)
 
     def _run(self, scheduler: Scheduler) -> None:
         while True:
@@ -131,6 +150,7 @@ class EngineLoop:
                 self._publish(scheduler.abort_all(closing.error))
                 return
             self._busy_since = self._clock()
+            self._set_at_work(True)
             with self._step_lock:
                 result = scheduler.step()
             self._note(scheduler)
@@ -158,6 +178,7 @@ class EngineLoop:
     def _next_message(self, *, idle: bool) -> Message | None:
         if idle:
             self._busy_since = None
+            self._set_at_work(False)
             return self._inbox.get()
         try:
             return self._inbox.get_nowait()

@@ -45,6 +45,10 @@ class MlxBackend:
             mx.synchronize()
             mx.clear_streams()
 
+    @property
+    def shares_processor(self) -> bool:
+        return mx.default_device().type == mx.DeviceType.cpu
+
     def load(
         self, config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
     ) -> ModelRunner:

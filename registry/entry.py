@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ModelOwnershipError
 from mlxd.engines.types import EngineStats, LoadProgress, ModelInfo
+from mlxd.registry.patience import Patience
 from mlxd.registry.residency import Held
 from mlxd.registry.snapshot import LoadStatus
 from mlxd.registry.spec import ModelSpec
@@ -22,6 +23,7 @@ class Entry:
 
     spec: ModelSpec
     engine: Engine | None = None
+    patience: Patience | None = None
     progress: LoadProgress | None = None
     load_started: float | None = None
     first_bytes_at: float | None = None
@@ -56,7 +58,7 @@ class Entry:
     def disown(self, freed: int = 0) -> None:
         """The engine is gone and gave back `freed` bytes; whoever waits for that is told."""
         self.last_freed = freed
-        self.engine = self.info = None
+        self.engine = self.info = self.patience = None
         self.progress = self.load_started = self.loaded_at = None
         for future in self.gone:
             if not future.done():

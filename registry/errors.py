@@ -82,7 +82,8 @@ class ModelWaitTimeout(RegistryError):
     """The model was not ready within the time that the request may wait; seconds, `retry_after` until it should be."""
 
     def __init__(self, model: str, waited: float, retry_after: float) -> None:
-        super().__init__(f"model {model} was not ready within {waited:g} s; retry later or allow a longer wait")
+        within = f"{round(waited, 2):g} s"
+        super().__init__(f"model {model} was not ready within {within}; retry later or allow a longer wait")
         self.model = model
         self.waited = waited
         self.retry_after = retry_after

@@ -19,7 +19,7 @@ def unload(draft: Draft, name: str, kind: str | None = None, reason: str = "") -
     if kind is not None:
         inputs = {"leases": model.leases, "committed_bytes": charge(draft.state, model)}
         draft.decide(kind, name, reason, inputs=inputs)
-    draft.move(name, Move.UNLOAD, leases=0, drain_until=None, drain_for=None)
+    draft.move(name, Move.UNLOAD, leases=0, drain_until=None, drain_for=None, retiring=False)
     draft.emit(ev.StartUnload(name, model.generation))
 
 
@@ -31,7 +31,8 @@ def drain(draft: Draft, model: Resident, reason: str, until: float | None) -> No
         draft.move(model.name, Move.DRAIN, drain_until=None)
         draft.decide("drain", model.name, reason, inputs={"leases": model.leases})
     limits = [limit for limit in (draft.model(model.name).drain_until, until) if limit is not None]
-    draft.put(replace(draft.model(model.name), drain_for=None, drain_until=min(limits, default=None)))
+    until = min(limits, default=None)
+    draft.put(replace(draft.model(model.name), drain_for=None, drain_until=until, retiring=False))
 
 
 def cancel_load(draft: Draft, model: Resident, reason: str) -> None:

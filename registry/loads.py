@@ -13,6 +13,7 @@ from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
 from mlxd.engines.types import LoadProgress, ModelInfo
 from mlxd.registry import events as ev
 from mlxd.registry.entry import Entry
+from mlxd.registry.patience import Patience
 from mlxd.registry.spec import ModelSpec
 
 log = structlog.stdlib.get_logger(__name__)
@@ -59,15 +60,18 @@ class Loads:
             self._load_failed(entry, generation, _unforeseen(error))
             return
         entry.own(engine, self._clock())
+        entry.patience = Patience(self.stall_timeout, self.unload_timeout)
         self.own(self._load(engine, entry, generation))
 
     def start_unload(self, entry: Entry, generation: int, error: Exception) -> None:
         self.own(self._unload(entry, generation, error))
 
     def cancel(self, entry: Entry) -> None:
-        """Ask a load to stop at its next piece."""
+        """Ask a load to stop at its next piece; one that does not in time is left to itself."""
         if entry.engine is not None:
             entry.engine.cancel_load()
+        if entry.patience is not None:
+            entry.patience.ask()
 
     def own(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a task that `join` waits for."""
@@ -111,35 +115,38 @@ class Loads:
         self._post(ev.LoadBroke(name, generation, failure.reason, str(failure), cancelled=cancelled))
 
     async def _load_or_stall(self, engine: Engine, entry: Entry) -> ModelInfo:
-        loop = asyncio.get_running_loop()
-        stall = self.stall_timeout
+        patience = entry.patience
+        assert patience is not None, "a load has its patience from the beginning"
+
+        def advance(progress: LoadProgress) -> None:
+            entry.advance(progress, self._clock())
+            self._on_progress(entry.spec.name)
+            patience.progress()
+
         try:
-            async with asyncio.timeout(stall) as patience:
-
-                def advance(progress: LoadProgress) -> None:
-                    entry.advance(progress, self._clock())
-                    self._on_progress(entry.spec.name)
-                    if stall is not None and not patience.expired():
-                        patience.reschedule(loop.time() + stall)
-
+            async with patience:
                 return await engine.load(advance)
         except TimeoutError:
-            stalled = LoadError(LoadFailure.STALLED, f"no bytes were read for {stall:g} s")
-            await self._close(engine, stalled)
-            raise stalled from None
+            if patience.asked:
+                error = LoadError(LoadFailure.CANCELLED, f"the load did not stop within {self.unload_timeout:g} s")
+                await self._close(engine, error, 0.0)
+            else:
+                error = LoadError(LoadFailure.STALLED, f"no bytes were read for {self.stall_timeout:g} s")
+                await self._close(engine, error, self.unload_timeout)
+            raise error from None
 
     async def _unload(self, entry: Entry, generation: int, error: Exception) -> None:
         name = entry.spec.name
         assert entry.engine is not None, "a resident model has an engine"
         held = entry.held_bytes
-        clean = await self._close(entry.engine, error)
+        clean = await self._close(entry.engine, error, self.unload_timeout)
         entry.disown(held if clean else 0)
         log.info("model.unloaded", model=name, freed_bytes=entry.last_freed, clean=clean)
         self._post(ev.UnloadDone(name, generation, clean=clean))
 
-    async def _close(self, engine: Engine, error: Exception) -> bool:
+    async def _close(self, engine: Engine, error: Exception, timeout: float) -> bool:
         try:
-            clean = await engine.close(error, self.unload_timeout)
+            clean = await engine.close(error, timeout)
         # As with a load: an engine that breaks while it closes is lost, the registry goes on.
         except Exception:
             log.exception("model.close_broke", model=engine.config.name)

@@ -4,7 +4,7 @@ Nothing here reads a clock, logs, or touches an engine. Rules, in the order `_se
 
 1. A waiter past its deadline is refused, and one whose model can never fit any more.
 2. A model that was removed, or is configured otherwise than it was loaded, takes nothing new and drains.
-3. A drain that nobody needs any more, or of a model that is pinned now, is taken back.
+3. A drain that nobody needs any more, or of a model that is pinned or configured as before again, is taken back.
 4. A ready model is granted to its waiters, oldest first.
 5. A draining model without leases, or past its drain deadline, is unloaded.
 6. A ready model that was idle for its ttl is unloaded.
@@ -103,12 +103,17 @@ def _open_ready(draft: Draft) -> None:
 
 def _take_drains_back(draft: Draft) -> None:
     for model in draft.models(State.DRAINING):
-        if model.drain_for is None or model.outdated or model.removed:
+        if model.outdated or model.removed:
             continue
-        wanted = draft.find(model.drain_for)
-        needed = wanted is not None and wanted.state is State.QUEUED and draft.has_waiters(wanted.name)
-        if model.pinned or not needed:
-            draft.move(model.name, Move.RESUME, drain_for=None, drain_until=None)
+        if model.retiring or (model.drain_for is not None and not _is_in_the_way(draft, model)):
+            draft.move(model.name, Move.RESUME, drain_for=None, drain_until=None, retiring=False)
+
+
+def _is_in_the_way(draft: Draft, model: Resident) -> bool:
+    """Whether somebody still waits for the room of a model that drains for another."""
+    wanted = draft.find(model.drain_for or "")
+    queued = wanted is not None and wanted.state is State.QUEUED and draft.has_waiters(wanted.name)
+    return queued and not model.pinned
 
 
 def _finish_drains(draft: Draft) -> None:
@@ -195,7 +200,15 @@ def _start_load(draft: Draft, waiter: Waiter) -> None:
     model = draft.model(waiter.model)
     inputs = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state).free}
     generation = draft.next_generation(waiter.key)
-    draft.move(model.name, Move.LOAD, generation=generation, admitted=model.need, leases=0, load_started=draft.now)
+    draft.move(
+        model.name,
+        Move.LOAD,
+        generation=generation,
+        loaded_key=model.load_key,
+        admitted=model.need,
+        leases=0,
+        load_started=draft.now,
+    )
     draft.decide("load", model.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
     draft.emit(ev.StartLoad(model.name, generation))
 

@@ -16,7 +16,8 @@ def reconfigure(draft: Draft, policy: Policy, models: Sequence[Resident]) -> Non
     """Take over a policy and the full list of models.
 
     A model that is missing takes no more requests and leaves memory, then the books. One whose `load_key` changed is
-    tried again if it had failed, and loads anew after what runs has finished. Of the others, what was measured stays.
+    tried again if it had failed, and loads anew after what runs has finished; a change that is taken back in time is
+    none. Of the others, what was measured stays.
     """
     draft.state = replace(draft.state, policy=policy)
     listed = {model.name for model in models}
@@ -36,7 +37,9 @@ def retire(draft: Draft) -> None:
         if model.state is State.LOADING:
             cancel_load(draft, model, reason)
         elif model.state in (State.READY, State.DRAINING):
+            wanted_gone = model.state is State.DRAINING and model.drain_for is None and not model.retiring
             drain(draft, model, reason, until)
+            draft.put(replace(draft.model(model.name), retiring=not wanted_gone))
         elif model.removed and model.state not in RESIDENT:
             draft.forget(model.name)
 
@@ -61,7 +64,7 @@ def _updated(known: Resident, configured: Resident) -> Resident:
         pinned=configured.pinned,
         ttl=configured.ttl,
         removed=False,
-        outdated=resident and (known.outdated or changed),
+        outdated=resident and (known.cancelling or configured.load_key != known.loaded_key),
         trouble=None if changed else known.trouble,
         load_seconds=None if changed else known.load_seconds,
     )

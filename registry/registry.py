@@ -146,12 +146,16 @@ class ModelRegistry(RegistryReader):
     async def load(
         self, name: str, *, pinned: bool | None = None, ttl: float | Unset | None = UNSET, wait: bool = True
     ) -> ModelSnapshot:
-        """Load a model, clearing an earlier failure; at once when it is ready. Raises as `lease` does."""
+        """Load a model, ending the back-off of an earlier failure; at once when it is ready. Raises as `lease` does.
+
+        Pin and ttl count from the beginning, and not at all when the load is refused.
+        """
+        before = self.model(name)
         self.set_policy(name, pinned=pinned, ttl=ttl)
         if wait:
-            await self._waits.for_model(name, Purpose.LOAD)
+            await self._load(before)
         else:
-            self._loads.own(self._load_unattended(name))
+            self._loads.own(self._load_unattended(before))
             await asyncio.sleep(0)  # let the wait reach the planner, so that the answer shows it
         return self.model(name)
 
@@ -249,11 +253,21 @@ class ModelRegistry(RegistryReader):
         # Closing an engine is bounded by the unload timeout; a load that is stuck in a read is not, and is left.
         return await self._loads.join(self._state.policy.unload_timeout + JOIN_SLACK)
 
-    async def _load_unattended(self, name: str) -> None:
+    async def _load(self, before: ModelSnapshot) -> None:
+        name = before.spec.name
         try:
             await self._waits.for_model(name, Purpose.LOAD)
+        except RegistryError:
+            if name in self._entries:
+                self.set_policy(name, pinned=before.pinned, ttl=before.ttl)
+            raise
+
+    async def _load_unattended(self, before: ModelSnapshot) -> None:
+        try:
+            await self._load(before)
         except RegistryError as error:
-            log.warning("model.load_refused", model=name, message=str(error))  # the model's state keeps the reason
+            # the model's state keeps the reason
+            log.warning("model.load_refused", model=before.spec.name, message=str(error))
 
     def _lease(self, name: str, grant: ev.Grant, started: float) -> Lease:
         entry = self._entries[name]

@@ -27,7 +27,8 @@ class Resident:
     `admitted` is what the load in memory or on its way was let in with, then what it was measured to need, in bytes.
     `load_seconds` and `answer_seconds` are what the last load and, on average, a lease took; None until there was one.
     `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
-    while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory.
+    while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory;
+    `retiring` while it drains for one of these two. `loaded_key` is the `load_key` of what is in memory.
     """
 
     name: str
@@ -50,6 +51,8 @@ class Resident:
     cancelling: bool = False
     outdated: bool = False
     removed: bool = False
+    retiring: bool = False
+    loaded_key: str = ""
     trouble: Trouble | None = None
 
     def moved(self, what: Move, **changes: object) -> Resident:

@@ -13,7 +13,8 @@ def snapshot(entry: Entry, model: Resident, queued: int, now: float, wall_now: f
     """One model as readers see it: `now` is monotonic, `wall_now` the same moment since the epoch."""
 
     def wall(moment: float) -> float:
-        return wall_now + (moment - now)
+        # the two clocks are read one after the other
+        return round(wall_now + (moment - now), 3)
 
     stats = entry.stats()
     kv_bytes = stats.kv_bytes if stats is not None else 0

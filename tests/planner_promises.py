@@ -106,6 +106,7 @@ def _check_load(after: Residency, effect: ev.StartLoad) -> None:
     model = after.models[effect.model]
     assert model.state is State.LOADING
     assert effect.generation == model.generation
+    assert model.admitted == model.need, "a load was let in with another size than it has"
     resident = [m for m in after.models.values() if m.state in RESIDENT]
     memory = after.memory
     assert memory.base + sum(_charge(after, m) for m in resident) <= memory.limit, "the books are above the limit"
@@ -186,4 +187,4 @@ def _fits_then(state: Residency, model: Resident) -> bool:
 def _charge(state: Residency, model: Resident) -> int:
     """What a model in memory was let in with, or what it holds if that is more."""
     held = state.memory.held.get(model.name)
-    return model.need if held is None else max(model.need, held.weights + held.kv)
+    return model.admitted if held is None else max(model.admitted, held.weights + held.kv)

@@ -100,11 +100,11 @@ def test_the_load_of_a_removed_model_that_gets_ready_all_the_same_is_undone():
     assert w.states() == {"a": "unloading"}
 
 
-def test_a_removed_model_that_comes_back_while_it_drains_is_served_by_its_next_load():
+def test_a_removed_model_that_comes_back_otherwise_while_it_drains_is_served_by_its_next_load():
     w = world(A)
     w.make_ready("a", leases=1)
     reconfigure(w)
-    reconfigure(w, A)
+    reconfigure(w, replace(A, load_key="a2"))
     waiter = w.want("a")
     w.released("a")
     w.unloaded("a")
@@ -259,3 +259,42 @@ def test_more_pinned_models_than_places_refuse_everybody_else_and_name_the_limit
     error = w.refused(w.want("c"))
     assert isinstance(error, ModelTooLarge)
     assert "residency.max_loaded" in str(error)
+
+
+@pytest.mark.parametrize("other", [replace(A, load_key="a2"), None])
+def test_a_change_that_is_taken_back_in_time_cuts_nobody_off(other):
+    w = world(A, B)
+    w.make_ready("a", leases=1)
+    reconfigure(w, *([other] if other is not None else []), B)
+    assert w.states()["a"] == "draining"
+    reconfigure(w, A, B)
+    assert w.states()["a"] == "ready"
+    assert w.want("a") in w.granted()
+    w.pass_time(1000.0)
+    assert w.model("a").leases == 2
+
+
+def test_an_operators_drain_goes_on_when_a_change_is_taken_back():
+    w = world(A)
+    w.make_ready("a", leases=1)
+    reconfigure(w, replace(A, load_key="a2"))
+    w.send(ev.UnloadWanted("a", until=w.now + 10.0))
+    reconfigure(w, A)
+    assert w.states()["a"] == "draining"
+    w.pass_time(10.0)
+    assert w.states()["a"] == "unloading"
+
+
+def test_a_model_that_was_in_the_way_is_so_again_when_a_change_is_taken_back():
+    w = world(Resident("a", 80, load_key="a1"), Resident("b", 80), policy=Policy(max_wait=20.0))
+    w.make_ready("a", leases=1)
+    w.want("b", bound=None)
+    w.pass_time(20.0)
+    reconfigure(w, Resident("a", 80, load_key="a2"), Resident("b", 80))
+    reconfigure(w, Resident("a", 80, load_key="a1"), Resident("b", 80))
+    assert w.states()["a"] == "draining"
+    w.pass_time(1000.0)
+    assert w.states()["a"] == "draining"
+    w.released("a")
+    w.unloaded("a")
+    assert w.states()["b"] == "loading"

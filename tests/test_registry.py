@@ -1,6 +1,7 @@
 """The registry acts on what the planner decides: leases, single loads, cancellation, unloads, the end."""
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -252,6 +253,58 @@ async def test_a_load_in_progress_shows_bytes_and_can_be_cancelled(workshop):
     assert states(registry) == {"a": "unloaded"}
     with pytest.raises(LoadNotRunning):
         registry.cancel_load("a")
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_an_unload_does_not_wait_for_a_load_that_does_not_stop(workshop, force):
+    workshop.hold_loads = True
+    registry = make(workshop, "a", policy=Policy(unload_timeout=30.0), stall_timeout=120.0)
+    waiting = asyncio.create_task(registry.lease("a").__aenter__())
+    await settled()
+    workshop.last("a").cancel_load = lambda: None
+    started = now()
+    assert (await registry.unload("a", force=force)).freed_bytes == 0
+    assert now() - started == 30.0
+    await settled()
+    assert states(registry) == {"a": "unloaded"}
+    with pytest.raises(ModelLoadFailed):
+        await waiting
+
+
+async def test_progress_after_a_cancel_does_not_put_its_end_off(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a", policy=Policy(unload_timeout=30.0))
+    waiting = asyncio.create_task(registry.lease("a").__aenter__())
+    await settled()
+    workshop.last("a").cancel_load = lambda: None
+    registry.cancel_load("a")
+    registry.cancel_load("a")
+    await passes(20.0)
+    workshop.last("a").progress(LoadProgress(10, 40))
+    await passes(9.0)
+    assert states(registry) == {"a": "loading"}
+    await passes(1.0)
+    assert states(registry) == {"a": "unloaded"}
+    with pytest.raises(ModelLoadFailed):
+        await waiting
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_load_that_is_refused_leaves_pin_and_ttl_as_they_were(workshop, wait):
+    registry = make(workshop, "a", limit=10)
+    with contextlib.suppress(ModelTooLarge):
+        await registry.load("a", pinned=True, ttl=5.0, wait=wait)
+    await settled()
+    assert (registry.model("a").pinned, registry.model("a").ttl) == (False, None)
+
+
+async def test_an_unattended_load_of_a_model_that_is_removed_ends_with_it(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a")
+    await registry.load("a", pinned=True, wait=False)
+    registry.reconfigure([], Policy(), stall_timeout=None, queue_timeout=None)
+    await settled()
+    assert states(registry) == {}
 
 
 async def test_concurrent_unloads_share_one_and_say_what_was_freed(workshop):
