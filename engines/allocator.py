@@ -8,7 +8,8 @@ import sys
 
 # glibc's malloc.h: mallopt parameter for the size from which an allocation is a mapping of its own
 _M_MMAP_THRESHOLD = -3
-_MMAP_THRESHOLD_BYTES = 128 * 1024
+# below it, buffers of matrix products and activations come and go without a system call; weights are mostly above it
+_MMAP_THRESHOLD_BYTES = 4 * 2**20
 
 
 class Allocator:
