@@ -24,7 +24,7 @@ from mlxd.daemon.log import adopt_library_loggers
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
 from mlxd.daemon.memory_relief import MemoryRelief
 from mlxd.daemon.metrics import Metrics
-from mlxd.daemon.model_watch import ModelWatch, look_at
+from mlxd.daemon.model_watch import ModelWatch
 from mlxd.daemon.reload import Reloader, Sources
 from mlxd.daemon.settings import LoadedConfig, Settings
 from mlxd.daemon.switch import Switch, policy_of, prefix_disk_bound
@@ -64,13 +64,12 @@ class Daemon:
         self._lanes = LanePool(partial(backend, self._prefix_folder))
         self._books = MemoryBooks(self.guard)
         self._metrics = Metrics()
-        seen = look_at(settings, hf_cache)
         self.live = Live(settings, build_catalog(settings, hf_cache))
         maker = self._engine_maker(settings)
         self.registry = self._registry(settings, maker)
         sources = Sources(read or (lambda: LoadedConfig(settings, None, {})), limits, hf_cache)
         self.reloader = Reloader(sources, self.live, self.registry, self._switch(maker))
-        self.watch = ModelWatch(self.live, hf_cache, self.reloader.refresh, self._is_in_memory, seen)
+        self.watch = ModelWatch(self.live, hf_cache, self.reloader.refresh, self._is_in_memory)
         self.services = self._services()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()

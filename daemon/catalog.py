@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlxd.daemon.adapters import add_adapters
+from mlxd.daemon.catalog_basis import Basis, FolderReader
 from mlxd.daemon.config_errors import ConfigError, Problem, dotted
 from mlxd.daemon.drafts import add_drafts, estimate_with_draft
-from mlxd.daemon.load_keys import with_load_keys
+from mlxd.daemon.folder_look import look_at
+from mlxd.daemon.load_keys import files_of, with_load_keys
 from mlxd.daemon.settings import ModelSettings, PresetSettings, SamplingSettings, Settings
-from mlxd.memory.estimates import ModelEstimate, inspect_folder
-from mlxd.registry.discovery import FolderFacts, discover, snapshot_of
-from mlxd.registry.model_kind import folder_kind
+from mlxd.memory.estimates import ModelEstimate
 from mlxd.registry.names import NameTable
 from mlxd.registry.spec import ModelSpec
 
@@ -25,8 +25,8 @@ class Catalog:
 
     specs: tuple[ModelSpec, ...]
     names: NameTable
-    estimates: Mapping[Path, ModelEstimate]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    basis: Basis = field(default_factory=Basis)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -35,10 +35,10 @@ class Catalog:
 
     def estimate(self, spec: ModelSpec) -> ModelEstimate:
         """What the files of a model, and of its draft if it has one, say about its size."""
-        alone = self.estimates.get(spec.path) or ModelEstimate()
+        alone = self.basis.estimates.get(spec.path) or ModelEstimate()
         if spec.draft is None:
             return alone
-        return estimate_with_draft(alone, self.estimates.get(spec.draft) or ModelEstimate(), spec)
+        return estimate_with_draft(alone, self.basis.estimates.get(spec.draft) or ModelEstimate(), spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +53,42 @@ class Survey:
     troubled: frozenset[str]
 
 
-def build_catalog(settings: Settings, hf_cache: Path | None) -> Catalog:
-    """Look through the configured folders. Raises ConfigError for a name that means no model."""
-    found = survey(settings, hf_cache)
+def build_catalog(settings: Settings, hf_cache: Path | None, before: Basis | None = None) -> Catalog:
+    """Look through the configured folders, as `survey` does. Raises ConfigError for a name that means no model."""
+    found = survey(settings, hf_cache, before)
     if found.problems:
         raise ConfigError(*found.problems)
     return found.catalog
 
 
-def survey(settings: Settings, hf_cache: Path | None) -> Survey:
-    """Look through the configured folders; nothing that is or is not there makes it raise."""
-    estimates: dict[Path, ModelEstimate] = {}
+def survey(settings: Settings, hf_cache: Path | None, before: Basis | None = None) -> Survey:
+    """Look through the configured folders; nothing that is or is not there makes it raise.
 
-    def inspect(path: Path) -> FolderFacts:
-        estimate = estimates[path] = inspect_folder(path)
-        return FolderFacts(
-            estimate.weight_bytes, estimate.kv_bytes_per_token, estimate.context_length, estimate.problem
-        )
-
-    cache = hf_cache if settings.models.hf_cache else None
-    found = discover(settings.models.dirs, cache, inspect)
-    specs = {spec.name: replace(spec, ttl=settings.models.ttl) for spec in found.specs}
+    In folders that cannot be looked into, models are what they were in `before`.
+    """
+    known = before if before is not None else Basis()
+    seen = look_at(settings, hf_cache)
+    folders = FolderReader(settings, hf_cache, known)
+    specs = {spec.name: replace(spec, ttl=settings.models.ttl) for spec in folders.found.specs}
     problems: list[Problem] = []
     for entry in settings.model:
-        base = _base_spec(entry, specs, hf_cache, problems)
+        base = _base_spec(entry, specs, folders, problems)
         if base is None:
             continue
         if entry.path is not None or entry.repo is not None:
             _drop_same_folder(specs, base.path, keep={other.name for other in settings.model})
-            base = replace(_inspected(base, inspect(base.path)), kind=folder_kind(base.path))
         specs[entry.name] = _with_entry(base, entry)
-    notes = list(found.notes)
+    notes = list(folders.found.notes)
     add_adapters(settings, specs, notes)
     problems += add_drafts(settings, specs)
     if settings.models.default is not None and not problems:
         problems += _check_name(settings.models.default, "models.default", specs)
     for name in settings.models.preload:
         problems += _check_name(name, "models.preload", specs)
-    ordered = with_load_keys((specs[name] for name in sorted(specs)), settings)
-    catalog = Catalog(ordered, NameTable.build(ordered), estimates, tuple(notes))
+    read = Basis(seen, folders.alone, files_of(specs.values()), folders.estimates)
+    basis = read.keeping(known, folders.kept & folders.alone.keys(), folders.kept)
+    ordered = with_load_keys((specs[name] for name in sorted(specs)), settings, basis.files)
+    catalog = Catalog(ordered, NameTable.build(ordered), tuple(notes), basis)
     return Survey(catalog, tuple(problems), _troubled(settings, problems))
 
 
@@ -123,29 +120,18 @@ def preset_for(settings: Settings, model: str, preset: str | None) -> PresetSett
 
 
 def _base_spec(
-    entry: ModelSettings, specs: dict[str, ModelSpec], hf_cache: Path | None, problems: list[Problem]
+    entry: ModelSettings, specs: dict[str, ModelSpec], folders: FolderReader, problems: list[Problem]
 ) -> ModelSpec | None:
     if entry.path is not None:
-        return ModelSpec(entry.name, entry.path)
+        return folders.model(entry.name, entry.path)
     if entry.repo is not None:
-        folder = snapshot_of(hf_cache, entry.repo) if hf_cache is not None else None
         missing = Path(entry.repo)
-        return ModelSpec(entry.name, folder or missing)
+        return folders.model(entry.name, folders.snapshot(entry.repo) or missing)
     if entry.name not in specs:
         message = "no model of this name was found in models.dirs or the Hugging Face cache; set path or repo"
         problems.append(Problem(message, dotted(("model", entry.name))))
         return None
     return specs[entry.name]
-
-
-def _inspected(spec: ModelSpec, facts: FolderFacts) -> ModelSpec:
-    return replace(
-        spec,
-        weight_bytes=facts.weight_bytes,
-        kv_bytes_per_token=facts.kv_bytes_per_token,
-        context_length=facts.context_length,
-        problem=facts.problem,
-    )
 
 
 def _with_entry(spec: ModelSpec, entry: ModelSettings) -> ModelSpec:

@@ -50,10 +50,17 @@ def merge(
         elif after is not None:
             specs.append(after)
     every = tuple(sorted([*specs, *kept], key=lambda spec: spec.name))
-    estimates = dict(fresh.estimates)
-    for spec in kept:
-        estimates |= {path: known.estimates[path] for path in _folders(spec) if path in known.estimates}
-    return Merged(Catalog(every, NameTable.build(every), estimates, fresh.notes), frozenset(deferred))
+    basis = fresh.basis.keeping(known.basis, *_unchanged(known, fresh, kept, settled))
+    return Merged(Catalog(every, NameTable.build(every), fresh.notes, basis), frozenset(deferred))
+
+
+def _unchanged(
+    known: Catalog, fresh: Catalog, kept: Collection[ModelSpec], settled: Settled
+) -> tuple[set[Path], set[Path]]:
+    """The folders of models that stay as they are, and those that have to be looked at again."""
+    read = {path for spec in kept for path in _folders(spec)}
+    seen = known.basis.seen.stamps.keys() | fresh.basis.seen.stamps.keys()
+    return read, {path for path in seen if not settled(path)}
 
 
 def _folders(spec: ModelSpec | None) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from mlxd.daemon.config_env import Given, environment_values, flag_values
 from mlxd.daemon.config_errors import ConfigError, KeyPath, Problem, Report, shown
+from mlxd.daemon.config_file import read_text
 from mlxd.daemon.config_hosts import is_loopback
 from mlxd.daemon.config_lines import MAX_DEPTH, key_lines
 from mlxd.daemon.config_rules import Base, Unexpected, absolute
@@ -96,12 +97,12 @@ def _find_file(path: Path | None, environ: Mapping[str, str], here: Base) -> tup
     if path is not None or variable:
         by = "--config" if path is not None else "$MLXD_CONFIG"
         named = _named(str(path) if path is not None else variable, by, here)
-        text = _read_text(named)
+        text = read_text(named)
         if text is None:
             raise ConfigError(Problem(f"expected a file, named by {by}, but there is none", source=str(named)))
         return named, text
     for standard in (here.home / _USER_FILE, _MACHINE_FILE):
-        text = _read_text(standard)
+        text = read_text(standard)
         if text is not None:
             return standard, text
     return None, ""
@@ -112,17 +113,6 @@ def _named(written: str, by: str, here: Base) -> Path:
         return absolute(written, here)
     except Unexpected as error:
         raise ConfigError(Problem(f"{error}, got {shown(written)}", by)) from None
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise ConfigError(Problem(f"cannot be read: {error.strerror}", source=str(path))) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(Problem(f"expected UTF-8 text; {error.reason}", source=str(path))) from error
 
 
 def _parse(path: Path, text: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:

@@ -31,20 +31,27 @@ class DiskThread:
         self._patience = patience
         self._idle = asyncio.Event()
         self._idle.set()
+        self._stuck = False
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` gives or raises, off the event loop, once an earlier read has ended.
 
-        Cancelled, it is left to end by itself. Raises DiskStuck when all that takes too long.
+        Cancelled, it is left to end by itself. Raises DiskStuck when all that takes too long, and at once while a read
+        that took too long has not ended.
         """
+        if self._stuck:
+            raise DiskStuck(self._patience)
         scope = asyncio.timeout(self._patience)
         try:
             async with scope:
-                await self._idle.wait()
+                # all who wait are woken, and the first of them may have begun
+                while not self._idle.is_set():
+                    await self._idle.wait()
                 return await self._start(work)
         except TimeoutError:
             if not scope.expired():
                 raise  # the disk's own
+            self._stuck = not self._idle.is_set()
             raise DiskStuck(self._patience) from None
 
     def _start(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -54,6 +61,7 @@ class DiskThread:
 
         def settle(report: Callable[[], None]) -> None:
             self._idle.set()
+            self._stuck = False
             if not outcome.done():
                 report()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +18,25 @@ LOADED_WITH = ("isolation", "context_length", "prefix_cache", "prefix_cache_disk
 """Keys of [engine] that a loaded engine cannot change; a draft counts by its files."""
 
 
-def with_load_keys(specs: Iterable[ModelSpec], settings: Settings) -> tuple[ModelSpec, ...]:
-    """The specs with their load keys. Reads the names, sizes and times of their files, not the files."""
-    stamps: dict[Path, object] = {}
-    return tuple(replace(spec, load_key=_load_key(spec, settings.engine_for(spec.name), stamps)) for spec in specs)
+FolderFiles = tuple[str, Stamp | str]
+"""Where a folder really is, and its files that a load may read; the name of the error when they cannot be listed."""
 
 
-def _load_key(spec: ModelSpec, engine: EngineSettings, stamps: dict[Path, object]) -> str:
-    folders = [_folder_facts(folder, stamps) for folder in (spec.path, spec.adapter, spec.draft)]
+def files_of(specs: Iterable[ModelSpec]) -> dict[Path, FolderFiles]:
+    """What the load keys of these models need of their folders: names, sizes and times, nothing out of the files."""
+    folders = {folder for spec in specs for folder in (spec.path, spec.adapter, spec.draft) if folder is not None}
+    return {folder: (os.path.realpath(folder), _stamp(folder)) for folder in folders}
+
+
+def with_load_keys(
+    specs: Iterable[ModelSpec], settings: Settings, files: Mapping[Path, FolderFiles]
+) -> tuple[ModelSpec, ...]:
+    """The specs with their load keys; `files` has all their folders."""
+    return tuple(replace(spec, load_key=_load_key(spec, settings.engine_for(spec.name), files)) for spec in specs)
+
+
+def _load_key(spec: ModelSpec, engine: EngineSettings, files: Mapping[Path, FolderFiles]) -> str:
+    folders = [None if folder is None else files[folder] for folder in (spec.path, spec.adapter, spec.draft)]
     facts = [folders, [OVERRIDE_RULES[key].write(_value(engine, spec, key)) for key in LOADED_WITH]]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
@@ -35,14 +46,6 @@ def _value(engine: EngineSettings, spec: ModelSpec, key: str) -> object:
     if key == "draft_tokens" and spec.draft is None:
         return 0
     return getattr(engine, key)
-
-
-def _folder_facts(folder: Path | None, stamps: dict[Path, object]) -> object:
-    if folder is None:
-        return None
-    if folder not in stamps:
-        stamps[folder] = [os.path.realpath(folder), _stamp(folder)]
-    return stamps[folder]
 
 
 def _stamp(folder: Path) -> Stamp | str:

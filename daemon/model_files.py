@@ -7,13 +7,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
-from mlxd.memory.model_config import CONFIG_FILE
-
 Stamp = tuple[tuple[str, int, int], ...]
 """Name, bytes and time in nanoseconds of each file of a folder, by name."""
-
-LEVELS = 2
-"""How deep below a folder of models a model may lie."""
 
 _LOADED = frozenset({".safetensors", ".json", ".jinja", ".model", ".tiktoken", ".py", ".npz", ".bin", ".gguf"})
 _LOADED_NAMES = frozenset({"merges.txt", "vocab.txt"})
@@ -31,23 +26,6 @@ def loaded_part(stamp: Stamp) -> Stamp:
     return tuple(facts for facts in stamp if _is_loaded(facts[0]))
 
 
-def model_folders(folder: Path, unreadable: set[Path], levels: int = LEVELS) -> Iterator[Path]:
-    """The model folders below `folder`; what cannot be listed is added to `unreadable`, and is not an error."""
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(folder / entry.name for entry in entries if not entry.name.startswith("."))
-    except OSError:
-        unreadable.add(folder)
-        return
-    for path in found:
-        if not _is_folder(path, unreadable):
-            continue
-        if os.path.lexists(path / CONFIG_FILE):
-            yield path
-        elif levels > 1:
-            yield from model_folders(path, unreadable, levels - 1)
-
-
 def _is_loaded(name: str) -> bool:
     return not name.startswith(".") and (name in _LOADED_NAMES or PurePath(name).suffix in _LOADED)
 
@@ -61,13 +39,3 @@ def _facts(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, int, int]
             continue
         if stat.S_ISREG(status.st_mode):
             yield entry.name, status.st_size, status.st_mtime_ns
-
-
-def _is_folder(path: Path, unreadable: set[Path]) -> bool:
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        unreadable.add(path)
-        return False

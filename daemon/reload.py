@@ -96,7 +96,9 @@ class Reloader:
             )
             after = InEffect(before.settings, merged.catalog)
             diff = reload_diff(before, after)
-            if not diff.is_empty or diff.notes:
+            if diff.is_empty and not diff.notes:
+                self._live.swap(after.settings, after.catalog)
+            else:
                 self._apply(after, None, diff, "folders")
             return merged.deferred
 
@@ -128,7 +130,7 @@ class Reloader:
     def _wanted(self) -> Wanted:
         loaded = self._sources.read()
         try:
-            catalog = build_catalog(loaded.settings, self._sources.hf_cache)
+            catalog = build_catalog(loaded.settings, self._sources.hf_cache, self._live.catalog.basis)
             memory = loaded.settings.memory
             changed = memory != self._live.settings.memory
             limits = self._sources.limits(memory) if changed else None
@@ -137,7 +139,7 @@ class Reloader:
         return Wanted(InEffect(loaded.settings, catalog), limits)
 
     def _survey(self) -> Survey:
-        found = survey(self._live.settings, self._sources.hf_cache)
+        found = survey(self._live.settings, self._sources.hf_cache, self._live.catalog.basis)
         notes = (*found.catalog.notes, *(str(problem) for problem in found.problems))
         return replace(found, catalog=replace(found.catalog, notes=notes))
 

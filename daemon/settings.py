@@ -184,11 +184,6 @@ class Settings(Struct, frozen=True):
         entry = self.model_for(name)
         return structs.replace(self.engine, **entry.engine) if entry else self.engine
 
-    def ttl_for(self, name: str) -> float | None:
-        """Idle seconds until this model is unloaded, None for never."""
-        entry = self.model_for(name)
-        return entry.ttl if entry else self.models.ttl
-
 
 class LoadedConfig(Struct, frozen=True):
     """Settings, the file they were read from if any, and where each dotted key's value came from.

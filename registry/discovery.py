@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
-from mlxd.memory.files import BadFile, reason
+from mlxd.memory.files import BadFile
 from mlxd.memory.model_config import CONFIG_FILE
 from mlxd.registry.hub_cache import cached_repos, snapshot_of
+from mlxd.registry.model_folders import FolderWalk, lies_in, shown_path
 from mlxd.registry.model_kind import Architectures, folder_kind, read_model_config
 from mlxd.registry.spec import ModelSpec
 
 __all__ = ["Discovery", "FolderFacts", "InspectFolder", "discover", "folder_kind", "snapshot_of"]
-
-_LEVELS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +37,45 @@ class InspectFolder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The models found, in the order of their folders, and sentences about what was odd."""
+    """The models found, in the order of their folders, and sentences about what was odd.
+
+    `unreadable` are the folders that could not be looked into.
+    """
 
     specs: tuple[ModelSpec, ...]
     notes: tuple[str, ...]
+    unreadable: frozenset[Path] = frozenset()
 
 
-def discover(dirs: Sequence[Path], hf_cache: Path | None, inspect: InspectFolder) -> Discovery:
+_NOTHING: Mapping[Path, ModelSpec] = MappingProxyType({})
+
+
+def discover(
+    dirs: Sequence[Path], hf_cache: Path | None, inspect: InspectFolder, known: Mapping[Path, ModelSpec] = _NOTHING
+) -> Discovery:
     """List the models in `dirs`, one or two levels deep, then those in the hub's cache that MLX can serve.
 
     Nothing on disk makes it raise: a broken model is listed with its problem, what cannot be listed is noted.
+    Models that are `known` by their folder stay listed as they are while it cannot be seen whether they are there.
     Of equal names the first wins; a later one is listed with its folder's name before it, if that is free.
     """
-    notes: list[str] = []
-    names = _Names(notes)
+    walk = FolderWalk(known)
+    names = _Names(walk.notes)
     specs: list[ModelSpec] = []
     for folder in _distinct(dirs):
         if os.path.lexists(folder / CONFIG_FILE):
-            notes.append(f"{_shown(folder)} is a model itself; models.dirs wants the folder that it is in")
-        for name, path in _walk(folder, "", _LEVELS, notes):
-            listed = names.claim(name, folder)
+            walk.notes.append(f"{shown_path(folder)} is a model itself; models.dirs wants the folder that it is in")
+        for path in walk.models(folder):
+            listed = names.claim(path.relative_to(folder).as_posix(), folder)
             if listed is not None:
-                specs.append(_spec(listed, path, _facts(path, inspect)))
+                before = known.get(path) if lies_in(path, walk.unreadable) else None
+                specs.append(replace(before or _spec(path.name, path, _facts(path, inspect)), name=listed))
     if hf_cache is not None:
-        for name, path, facts in _servable(hf_cache, inspect, notes):
-            listed = names.claim(name, hf_cache)
+        for spec in _cached(hf_cache, inspect, known, walk):
+            listed = names.claim(spec.name, hf_cache)
             if listed is not None:
-                specs.append(_spec(listed, path, facts))
-    return Discovery(tuple(specs), tuple(notes))
+                specs.append(replace(spec, name=listed))
+    return Discovery(tuple(specs), tuple(walk.notes), frozenset(walk.unreadable))
 
 
 class _Names:
@@ -77,7 +87,7 @@ class _Names:
 
     def claim(self, name: str, folder: Path) -> str | None:
         """The name to list a model of `folder` under; None when it has to stay out."""
-        place = _shown(folder / name)
+        place = shown_path(folder / name)
         first = self._taken.setdefault(name.casefold(), place)
         if first == place:
             return name
@@ -96,47 +106,6 @@ def _distinct(dirs: Sequence[Path]) -> Iterator[Path]:
         if real not in seen:
             seen.add(real)
             yield folder
-
-
-def _walk(folder: Path, prefix: str, levels: int, notes: list[str]) -> Iterator[tuple[str, Path]]:
-    """Names and paths of the model folders below `folder`; hidden and temporary ones are passed over.
-
-    With no levels left it only finds out whether the folder can be read.
-    """
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-    except OSError as error:
-        notes.append(f"{_shown(folder)} cannot be read: {reason(error)}")
-        return
-    for leaf in found if levels else ():
-        path = folder / leaf
-        if not _is_folder(path, notes):
-            continue
-        if os.path.lexists(path / CONFIG_FILE):
-            yield f"{prefix}{leaf}", path
-        else:
-            yield from _walk(path, f"{prefix}{leaf}/", levels - 1, notes)
-
-
-def _is_folder(path: Path, notes: list[str]) -> bool:
-    # 1. files are of no interest, links that lead nowhere or in a circle are
-    # 2. a link to a folder that holds it would list models twice
-    # 3. a name that cannot be sent in a request cannot be a model's
-    try:
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except OSError as error:
-        notes.append(f"{_shown(path)} cannot be read: {reason(error)}")
-        return False
-    if not is_folder:
-        return False
-    if path.is_symlink() and path.resolve() in (path.parent.resolve(), *path.parent.resolve().parents):
-        notes.append(f"{_shown(path)} is a link to a folder that holds it")
-        return False
-    if not path.name.isprintable():
-        notes.append(f"{_shown(path)} is not listed: its name is not printable UTF-8 text")
-        return False
-    return True
 
 
 def _spec(name: str, path: Path, facts: FolderFacts) -> ModelSpec:
@@ -158,8 +127,21 @@ def _facts(path: Path, inspect: InspectFolder) -> FolderFacts:
         return FolderFacts(problem=f"the folder cannot be read: {error}")
 
 
-def _servable(cache: Path, inspect: InspectFolder, notes: list[str]) -> Iterator[tuple[str, Path, FolderFacts]]:
-    """The repos in the hub's cache that MLX can serve; notes tell of those that only lack files."""
+def _cached(
+    cache: Path, inspect: InspectFolder, known: Mapping[Path, ModelSpec], walk: FolderWalk
+) -> Iterator[ModelSpec]:
+    """The repos in the hub's cache that MLX can serve, the known ones while it cannot be listed."""
+    if walk.can_list(cache):
+        yield from _servable(cache, inspect, walk.notes)
+        return
+    kept = [spec for path, spec in sorted(known.items()) if path.is_relative_to(cache)]
+    if kept:
+        walk.notes.append(f"{shown_path(cache)} cannot be read: the models of the Hugging Face cache stay as they were")
+    yield from kept
+
+
+def _servable(cache: Path, inspect: InspectFolder, notes: list[str]) -> Iterator[ModelSpec]:
+    """The repos that MLX can serve; notes tell of those that only lack files."""
     architectures = Architectures()
     for repo, snapshot in cached_repos(cache):
         try:
@@ -170,11 +152,6 @@ def _servable(cache: Path, inspect: InspectFolder, notes: list[str]) -> Iterator
             continue
         facts = _facts(snapshot, inspect)
         if facts.problem is None:
-            yield repo, snapshot, facts
+            yield _spec(repo, snapshot, facts)
         else:
             notes.append(f"{repo} in the Hugging Face cache is not listed: {facts.problem}")
-
-
-def _shown(path: Path) -> str:
-    text = str(path)
-    return text if text.isprintable() else ascii(text)

@@ -23,7 +23,7 @@ def cached_repos(cache: Path) -> Iterator[tuple[str, Path]]:
 
 def snapshot_of(cache: Path, repo: str) -> Path | None:
     """The snapshot folder of a cached repo: that of its main branch, else the only one there is, else None."""
-    folder = cache / f"{_PREFIX}{repo.replace('/', '--')}"
+    folder = repo_folder(cache, repo)
     try:
         commit = read_bounded(folder / "refs" / "main", _MAX_REF_BYTES).decode("ascii").strip()
     except (BadFile, UnicodeDecodeError):
@@ -32,6 +32,11 @@ def snapshot_of(cache: Path, repo: str) -> Path | None:
         return None
     snapshot = folder / "snapshots" / commit
     return snapshot if _is_folder(snapshot) else None
+
+
+def repo_folder(cache: Path, repo: str) -> Path:
+    """Where the cache keeps a repo, if it has it."""
+    return cache / f"{_PREFIX}{repo.replace('/', '--')}"
 
 
 def _only_snapshot(snapshots: Path) -> Path | None:

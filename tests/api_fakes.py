@@ -173,7 +173,7 @@ SPECS = (
 
 def live(settings: Settings, specs: Sequence[ModelSpec]) -> Live:
     """These settings and models in effect."""
-    return Live(settings, Catalog(tuple(specs), NameTable.build(specs), {}, ()))
+    return Live(settings, Catalog(tuple(specs), NameTable.build(specs)))
 
 
 class Served:

@@ -84,10 +84,33 @@ def test_a_folder_that_several_entries_name_has_all_their_names(place):
     assert list(specs(catalog(place, text))) == ["a", "b", "big", "org/other", "small"]
 
 
+def test_a_model_has_the_general_ttl_unless_its_entry_has_another(place):
+    text = 'ttl = "1m"\n[[model]]\nname = "big"\n[[model]]\nname = "small"\nttl = "never"'
+    assert {name: spec.ttl for name, spec in specs(catalog(place, text)).items()} == {
+        "big": 60.0,
+        "small": None,
+        "org/other": 60.0,
+    }
+
+
 def test_a_path_that_is_a_circle_of_links_is_a_model_with_a_problem(place):
     (place.home / "loop").symlink_to(place.home / "loop")
     found = catalog(place, f'[[model]]\nname = "m"\npath = "{place.home}/loop"')
     assert specs(found)["m"].problem is not None
+
+
+@pytest.mark.parametrize("listed", ["true", "false"])
+def test_an_entrys_repo_is_what_it_was_while_the_cache_is_away(place, small_model, listed):
+    cache = place.home / "hub"
+    shutil.copytree(small_model, cache / "models--org--m" / "snapshots" / "abc")
+    text = f'hf_cache = {listed}\n[[model]]\nname = "mine"\nrepo = "org/m"\n'
+    before = build_catalog(settings(place, text), cache)
+    cache.rename(place.home / "away")
+    again = build_catalog(settings(place, text), cache, before.basis)
+    assert again.specs == before.specs
+    assert again.estimate(specs(again)["mine"]).weight_bytes > 0
+    other = settings(place, text.replace("org/m", "org/n"))
+    assert specs(build_catalog(other, cache, before.basis))["mine"].problem is not None
 
 
 # ---- adapters
@@ -108,6 +131,7 @@ def test_an_adapter_is_a_model_of_its_own_over_its_base(place, adapter):
     assert (base.adapter, law.adapter, law.path) == (None, adapter, base.path)
     assert law.weight_bytes == base.weight_bytes + ADAPTER_BYTES
     assert load_need(law) == load_need(base) + ADAPTER_BYTES
+    assert law.ttl == 60.0
     same = ("kind", "context_length", "kv_bytes_per_token", "ttl", "problem")
     assert [getattr(law, name) for name in same] == [getattr(base, name) for name in same]
     assert (base.pinned, base.aliases, base.presets) == (True, ("gpt",), ("quick",))

@@ -72,6 +72,14 @@ def test_nothing_to_do_is_no_failure(daemon, cli):
     assert (done.returncode, done.stdout) == (0, b"nothing to do\n")
 
 
+@pytest.mark.parametrize("answer", [{}, {"status": "ok"}, [], diff() | {"models": {}}])
+def test_an_answer_that_is_no_diff_is_not_taken_for_nothing_to_do(answer, daemon, cli):
+    daemon.answers[PATH] = (200, answer)
+    done = cli()
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"the daemon's answer is not as expected" in done.stderr
+
+
 def test_as_json_it_is_what_the_daemon_says(daemon, cli):
     answer = diff([key("server.port", 1, 2, "restart")])
     daemon.answers[PATH] = (200, answer)

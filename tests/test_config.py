@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -120,8 +122,10 @@ def test_defaults_are_resolved(machine):
     assert loaded.log.file is None
 
 
-def test_settings_without_a_configuration_have_the_same_defaults():
-    assert Settings() == load_config({}, {"HOME": str(Path.home()), "MLXD_CONFIG": "/dev/null"}, None).settings
+def test_settings_without_a_configuration_have_the_same_defaults(tmp_path):
+    empty = tmp_path / "empty.toml"
+    empty.touch()
+    assert Settings() == load_config({}, {"HOME": str(Path.home()), "MLXD_CONFIG": str(empty)}, None).settings
 
 
 def test_the_named_file_comes_before_the_variable_before_the_home_folder(machine):
@@ -146,10 +150,39 @@ def test_a_named_file_that_is_missing_is_an_error(machine, by):
 
 
 def test_a_file_that_cannot_be_read_is_an_error(machine):
-    assert "cannot be read" in machine.problem(path=machine.home).message
+    loop = machine.home / "loop.toml"
+    loop.symlink_to(loop)
+    assert "cannot be read" in machine.problem(path=loop).message
     standard = machine.home / ".config/mlxd/mlxd.toml"
-    standard.mkdir(parents=True)
+    standard.parent.mkdir(parents=True)
+    standard.symlink_to(loop)
     assert "cannot be read" in machine.problem().message
+
+
+def folder_at(path):
+    path.mkdir()
+
+
+def socket_at(path):
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+def device_at(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [folder_at, os.mkfifo, socket_at, device_at])
+def test_what_is_no_regular_file_is_refused_at_once(machine, make):
+    make(machine.file)
+    assert str(machine.problem(path=machine.file)) == f"{machine.file}: expected a regular file"
+
+
+def test_a_file_of_a_mebibyte_is_read_and_a_larger_one_is_refused(machine):
+    machine.file.write_text("#" * 2**20)
+    assert machine.load(path=machine.file).path == machine.file
+    with machine.file.open("a") as file:
+        file.write("\n" * 41)
+    assert str(machine.problem(path=machine.file)) == f"{machine.file}: expected at most 1048576 bytes, got 1048617"
 
 
 def test_a_file_that_is_not_utf8_is_an_error(machine):

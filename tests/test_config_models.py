@@ -63,7 +63,7 @@ def test_an_adapter_has_the_settings_of_its_models_entry(machine):
     assert entry.adapters == {"law": machine.file.parent / "law", "org/med-1.5": machine.home / "med"}
     for name in ("base", "law", "org/med-1.5"):
         assert settings.model_for(name) is entry
-        assert (settings.engine_for(name).max_running, settings.ttl_for(name)) == (2, 60.0)
+        assert settings.engine_for(name).max_running == 2
         assert sampling_for(settings, name, None).top_k == 4
     assert settings.model_for("med-1.5") is None
     assert loaded.origins['model.base.adapters."org/med-1.5"'] == "file"
@@ -72,7 +72,7 @@ def test_an_adapter_has_the_settings_of_its_models_entry(machine):
 def test_a_model_has_the_general_ttl_unless_it_has_its_own(machine):
     text = '[models]\nttl = "1m"\n[[model]]\nname = "a"\n[[model]]\nname = "b"\nttl = "never"'
     loaded = machine.load(text)
-    assert [loaded.settings.ttl_for(name) for name in ("a", "b", "c")] == [60.0, None, 60.0]
+    assert [entry.ttl for entry in loaded.settings.model] == [60.0, None]
     assert loaded.origins["model.a.ttl"] == "models.ttl"
     assert loaded.origins["model.b.ttl"] == "file"
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from mlxd.memory.estimates import inspect_folder
 from mlxd.registry.discovery import Discovery, FolderFacts, discover, snapshot_of
-from mlxd.registry.spec import ModelKind
+from mlxd.registry.spec import ModelKind, ModelSpec
 
 
 def facts(path: Path) -> FolderFacts:
@@ -168,6 +169,39 @@ def test_folders_without_permission_are_noted(unprivileged_dir: Path):
     assert [note.split()[0] for note in found.notes] == closed
 
 
+@pytest.mark.parametrize("mode", [0, 0o111, 0o444])
+def test_known_models_stay_listed_where_permission_is_gone(unprivileged_dir: Path, mode: int):
+    for name in ("one/m", "two/m", "two/org/n", "two/k"):
+        make(unprivileged_dir / name)
+    before = find(unprivileged_dir / "one", unprivileged_dir / "two")
+    known = {spec.path: replace(spec, weight_bytes=7) for spec in before.specs}
+    shutil.rmtree(unprivileged_dir / "two/k")
+    for closed in ("one", "two/org"):
+        (unprivileged_dir / closed).chmod(mode)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    found = discover([unprivileged_dir / "one", unprivileged_dir / "two"], None, nothing, known)
+    assert [(spec.name, spec.weight_bytes) for spec in found.specs] == [("m", 7), ("two/m", 0), ("org/n", 7)]
+    assert [spec.path for spec in found.specs] == [unprivileged_dir / name for name in ("one/m", "two/m", "two/org/n")]
+
+
+def test_known_models_of_a_missing_folder_are_those_that_could_be_there(tmp_path: Path):
+    paths = [tmp_path / name for name in ("m/a", "m/org/b", "m/too/deep/c", "m/.hidden/d", "elsewhere/e")]
+    found = discover([tmp_path / "m"], None, nothing, {path: ModelSpec("x", path) for path in paths})
+    assert names(found) == ["a", "org/b"]
+    assert found.unreadable == {tmp_path / "m"}
+
+
+def test_known_models_of_the_cache_stay_while_it_is_away(tmp_path: Path, micro_model: Path):
+    cache_repo(tmp_path / "hub", "org/m", micro_model)
+    before = discover([], tmp_path / "hub", facts)
+    (tmp_path / "hub").rename(tmp_path / "away")
+    found = discover([], tmp_path / "hub", facts, {spec.path: spec for spec in before.specs})
+    assert found.specs == before.specs
+    [note] = found.notes
+    assert note.startswith(f"{tmp_path / 'hub'} cannot be read")
+
+
 # ---- equal names
 
 
@@ -263,7 +297,8 @@ def test_a_repo_that_is_not_cached_has_no_snapshot(tmp_path: Path, repo: str):
 
 
 def test_a_missing_cache_is_no_event(tmp_path: Path):
-    assert discover([], tmp_path / "missing", facts) == Discovery((), ())
+    found = discover([], tmp_path / "missing", facts)
+    assert (found.specs, found.notes) == ((), ())
 
 
 def test_a_models_folder_wins_over_the_cache(tmp_path: Path, micro_model: Path):

@@ -1,5 +1,6 @@
 """A read that never returns holds nobody, and no second one begins behind it."""
 
+import asyncio
 import threading
 
 import pytest
@@ -34,4 +35,47 @@ async def test_a_read_that_is_stuck_is_told_until_it_ends(tries):
         for thread in threading.enumerate():
             if thread.name == "disk":
                 thread.join(10)
+    await asyncio.sleep(0)  # the event loop hears of the end
+    assert await disk.run(lambda: "back") == "back"
+
+
+class Reads:
+    """Reads that end when the test lets them; `began` has their numbers in order."""
+
+    def __init__(self, count):
+        self.began = asyncio.Queue()
+        self.may_end = [threading.Event() for _ in range(count)]
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, number):
+        self._loop.call_soon_threadsafe(self.began.put_nowait, number)
+        assert self.may_end[number].wait(20)
+        return number
+
+
+async def test_of_reads_that_wait_one_begins_when_another_has_ended():
+    disk, reads = DiskThread(), Reads(4)
+    calls = [asyncio.create_task(disk.run(lambda number=number: reads(number))) for number in range(4)]
+    for number, call in enumerate(calls):
+        assert await reads.began.get() == number
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert sum(thread.name == "disk" for thread in threading.enumerate()) == 1
+        assert reads.began.empty()
+        reads.may_end[number].set()
+        assert await call == number
+
+
+async def test_while_a_read_is_known_to_be_stuck_another_is_refused_at_once():
+    disk, lost = DiskThread(patience=0.01), threading.Event()
+    with pytest.raises(DiskStuck):
+        await disk.run(lost.wait)
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "disk"]
+    try:
+        with pytest.raises(DiskStuck):
+            disk.run(lambda: None).send(None)  # without waiting for anything
+    finally:
+        lost.set()
+        thread.join(10)
+    await asyncio.sleep(0)
     assert await disk.run(lambda: "back") == "back"

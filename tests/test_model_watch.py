@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 from api_fakes import live
-from reload_daemon import watched
+from reload_daemon import settings_for, watched
 from structlog.testing import capture_logs
 from tiny_models import place_models
 
 from mlxd.daemon.catalog import Catalog
+from mlxd.daemon.catalog_basis import Basis
 from mlxd.daemon.catalog_merge import merge
-from mlxd.daemon.model_watch import Look, ModelWatch, look_at
+from mlxd.daemon.folder_look import look_at
+from mlxd.daemon.model_watch import ModelWatch
 from mlxd.daemon.settings import ModelSettings, ModelsSettings, Settings
 from mlxd.memory.estimates import ModelEstimate
 from mlxd.registry.names import NameTable
@@ -29,7 +31,8 @@ def spec(name, key="1", **changes):
 
 
 def catalog(*specs, size=1):
-    return Catalog(specs, NameTable.build(specs), {each.path: ModelEstimate(weight_bytes=size) for each in specs}, ())
+    estimates = {each.path: ModelEstimate(weight_bytes=size) for each in specs}
+    return Catalog(specs, NameTable.build(specs), basis=Basis(estimates=estimates))
 
 
 def merged(known, fresh, *, resident=(), troubled=(), changing=()):
@@ -53,7 +56,7 @@ def test_a_model_in_memory_stays_as_it_is_until_it_has_left():
     found = merged(known, fresh, resident={"a", "b"})
     assert keys(found) == {"a": "1", "b": "1"}
     assert found.deferred == {"a", "b"}
-    assert found.catalog.estimates[Path("/m/a")].weight_bytes == 1
+    assert found.catalog.basis.estimates[Path("/m/a")].weight_bytes == 1
     assert keys(merged(found.catalog, fresh, resident={"b"})) == {"a": "2", "b": "1"}
     assert keys(merged(found.catalog, fresh)) == {"a": "2"}
 
@@ -257,6 +260,105 @@ async def test_a_reload_that_is_asked_for_does_not_spare_models_in_memory(folder
         assert daemon.registry.model("b").state == "ready"
 
 
+def hide(folder, stand_in):
+    """Take a folder away; a file may stand in its place."""
+    folder.rename(folder.with_name("away"))
+    if stand_in:
+        folder.write_text("")
+
+
+def bring_back(folder):
+    folder.unlink(missing_ok=True)
+    folder.with_name("away").rename(folder)
+
+
+@pytest.mark.parametrize("stand_in", [False, True])
+async def test_a_reload_keeps_the_models_of_a_folder_that_cannot_be_read(folder, micro_model, stand_in):
+    place_models(folder, {"a": micro_model, "org/b": micro_model})
+    entries = (ModelSettings("a", aliases=("x",)), ModelSettings("c", path=folder / "org" / "b"))
+    async with watched(folder, default="a", preload=("x",), model=entries) as daemon:
+        await daemon.registry.load("a")
+        before = daemon.live.catalog
+        hide(folder, stand_in)
+        diff = await daemon.reloader.reload("operator")
+        assert diff.is_empty
+        [note] = diff.notes
+        assert note.startswith(f"{folder} cannot be read: ")
+        assert daemon.live.catalog.specs == before.specs
+        assert daemon.live.catalog.basis.seen.stamps == before.basis.seen.stamps
+        assert daemon.registry.model("a").state == "ready"
+        bring_back(folder)
+        for _ in range(3):
+            await daemon.watch.look()
+        assert daemon.live.catalog.specs == before.specs
+        assert listed(daemon) == ["a", "c"]
+
+
+async def test_a_reload_applies_what_the_file_says_of_a_model_that_cannot_be_read(folder):
+    model_at(folder / "a")
+    entries = ()
+    async with watched(folder, read=lambda: settings_for(folder, entries)) as daemon:
+        hide(folder, stand_in=False)
+        entries = (ModelSettings("a", aliases=("x",), ttl=5.0),)
+        assert (await daemon.reloader.reload("operator")).models.changed == ("a",)
+        assert daemon.live.names.resolve("x", "").model == "a"
+        assert daemon.registry.model("a").spec.ttl == 5.0
+
+
+async def test_a_reload_drops_the_models_of_a_folder_that_is_not_configured_any_more(folder):
+    model_at(folder / "a")
+    other = folder.with_name("other")
+    other.mkdir()
+    async with watched(folder, read=lambda: settings_for(other)) as daemon:
+        hide(folder, stand_in=False)
+        assert (await daemon.reloader.reload("operator")).models.removed == ("a",)
+
+
+async def test_a_model_that_changed_where_it_could_not_be_seen_is_found_changed(folder):
+    model_at(folder / "a")
+    async with watched(folder) as daemon:
+        before = daemon.registry.model("a").spec.load_key
+        hide(folder, stand_in=False)
+        await daemon.reloader.reload("operator")
+        model_at(folder.with_name("away") / "a", '{"x": 1}')
+        assert daemon.registry.model("a").spec.load_key == before
+        bring_back(folder)
+        for _ in range(2):
+            await daemon.watch.look()
+        assert daemon.registry.model("a").spec.load_key != before
+
+
+@pytest.mark.parametrize("looks", [0, 1, 3])
+@pytest.mark.parametrize("mount", [False, True])
+async def test_models_that_a_reload_removed_are_found_again_when_they_come_back(folder, mount, looks):
+    model_at(folder / "a")
+    place = folder if mount else folder / "a"
+    async with watched(folder) as daemon:
+        await daemon.watch.look()
+        place.rename(folder.with_name("away"))
+        folder.mkdir(exist_ok=True)  # an unmounted disk leaves an empty folder
+        assert (await daemon.reloader.reload("operator")).models.removed == ("a",)
+        for _ in range(looks):
+            await daemon.watch.look()
+        if mount:
+            folder.rmdir()
+        folder.with_name("away").rename(place)
+        for _ in range(2):
+            await daemon.watch.look()
+        assert listed(daemon) == ["a"]
+
+
+async def test_a_look_before_a_reload_and_one_after_it_find_what_the_reload_did_not_see(folder):
+    async with watched(folder) as daemon:
+        model_at(folder / "a")
+        await daemon.watch.look()
+        (folder / "a").rename(folder.with_name("away"))
+        await daemon.reloader.reload("operator")
+        folder.with_name("away").rename(folder / "a")
+        await daemon.watch.look()
+        assert listed(daemon) == ["a"]
+
+
 async def test_a_failed_model_is_tried_again_once_its_files_changed(folder, micro_model):
     place_models(folder, {"a": micro_model})
     weights = (folder / "a" / "model.safetensors").read_bytes()
@@ -308,7 +410,7 @@ async def test_an_interval_that_was_never_counts_at_once_when_it_changes(folder)
         return Settings(models=ModelsSettings(dirs=(folder,), watch_interval=interval))
 
     now = live(settings(None), ())
-    watch = ModelWatch(now, None, refresh, lambda _: False, Look({}, frozenset()))
+    watch = ModelWatch(now, None, refresh, lambda _: False)
     model_at(folder / "a")
     running = asyncio.create_task(watch.run())
     await asyncio.sleep(0)  # the watch pauses for ever
@@ -327,7 +429,7 @@ async def test_a_look_that_fails_is_not_the_last_one(folder):
         raise RuntimeError("a disk that is odd")
 
     settings = Settings(models=ModelsSettings(dirs=(folder,), watch_interval=0.01))
-    watch = ModelWatch(live(settings, ()), None, refresh, lambda _: False, Look({}, frozenset()))
+    watch = ModelWatch(live(settings, ()), None, refresh, lambda _: False)
     model_at(folder / "a")
     with capture_logs() as logs:
         running = asyncio.create_task(watch.run())

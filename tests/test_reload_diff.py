@@ -13,7 +13,7 @@ from msgspec import structs, to_builtins
 
 from mlxd.daemon.config_effect import KEYS, MODEL_KEYS, Applies, applies, in_effect
 from mlxd.daemon.config_schema import DRAFT_RULES, MODEL_RULES, MODEL_TABLES, OVERRIDE_RULES, dotted_keys
-from mlxd.daemon.load_keys import with_load_keys
+from mlxd.daemon.load_keys import files_of, with_load_keys
 from mlxd.daemon.reload_diff import ModelChanges, reload_diff
 from mlxd.daemon.settings import EngineSettings, ModelSettings, Settings
 from mlxd.daemon.units import Size
@@ -123,8 +123,8 @@ OTHER_VALUES = {
 def test_an_engine_key_loads_a_model_again_only_if_it_says_so(key):
     entry = ModelSettings("alpha", engine={key: OTHER_ENGINE[key]})
     spec = replace(ALPHA, draft=Path("/d"))
-    [before] = with_load_keys([spec], Settings())
-    [after] = with_load_keys([spec], Settings(model=(entry,)))
+    [before] = with_load_keys([spec], Settings(), files_of([spec]))
+    [after] = with_load_keys([spec], Settings(model=(entry,)), files_of([spec]))
     assert structs.asdict(EngineSettings())[key] != OTHER_ENGINE[key]
     assert (before.load_key != after.load_key) == (KEYS[f"engine.{key}"] is Applies.RELOAD)
 
@@ -160,7 +160,8 @@ def folder_with(tmp_path, name, **files):
 
 
 def load_key(**changes):
-    [spec] = with_load_keys([ModelSpec("m", **changes)], Settings())
+    model = ModelSpec("m", **changes)
+    [spec] = with_load_keys([model], Settings(), files_of([model]))
     return spec.load_key
 
 

@@ -26,27 +26,27 @@ class KeyView(Struct, frozen=True):
     """A key that differs, with its values in the form of the file; None where it is not set."""
 
     key: str
-    old: Any = None
-    new: Any = None
-    applies: str = ""
+    old: Any
+    new: Any
+    applies: str
 
 
 class ModelsView(Struct, frozen=True):
     """Names of models, by what becomes of them."""
 
-    added: list[str] = []
-    removed: list[str] = []
-    reloaded: list[str] = []
-    changed: list[str] = []
+    added: list[str]
+    removed: list[str]
+    reloaded: list[str]
+    changed: list[str]
 
 
 class DiffView(Struct, frozen=True):
     """What a reload changes."""
 
-    dry_run: bool = False
-    keys: list[KeyView] = []
-    models: ModelsView = ModelsView()
-    notes: list[str] = []
+    dry_run: bool
+    keys: list[KeyView]
+    models: ModelsView
+    notes: list[str]
 
 
 class _Details(Struct, frozen=True):
@@ -101,17 +101,15 @@ def _invalid(answer: Any) -> str | None:
 def _lines(diff: DiffView) -> Iterator[str]:
     for change in diff.keys:
         yield f"{change.key}: {_shown(change.old)} -> {_shown(change.new)}{_WHEN.get(change.applies, '')}"
-    for verb, names in (
+    models = (
         ("added", diff.models.added),
         ("removed", diff.models.removed),
         ("loads again", diff.models.reloaded),
         ("changed", diff.models.changed),
-    ):
-        if names:
-            yield f"{verb}: {', '.join(names)}"
+    )
+    yield from (f"{verb}: {', '.join(names)}" for verb, names in models if names)
     yield from (f"note: {note}" for note in diff.notes)
-    differs = bool(diff.keys) or diff.models != ModelsView()
-    if not differs:
+    if not diff.keys and not any(names for _, names in models):
         yield "nothing to do"
     elif diff.dry_run:
         yield "nothing was changed, this was a dry run"

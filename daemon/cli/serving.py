@@ -1,21 +1,14 @@
 """`mlxd serve`: the daemon in the foreground."""
 
-# The daemon itself is imported last: a process that starts again for its BLAS has no use for it.
+# What starts it is imported once a SIGHUP can no longer end the process.
 # ruff: noqa: PLC0415
 
 from __future__ import annotations
 
-import os
-import sys
+import signal
 from pathlib import Path
 
 import click
-
-from mlxd.daemon.blas import BlasPlan, SystemBlas, plan_blas, reexec
-from mlxd.daemon.cli.failures import BadConfig
-from mlxd.daemon.config import ConfigError
-from mlxd.daemon.config_source import ConfigSource
-from mlxd.daemon.settings import LoadedConfig
 
 
 @click.command(
@@ -42,26 +35,10 @@ def serve(
     Flags win over environment variables, those over the configuration file. --models-dir may be given several times.
     One line `mlxd ready on URL` appears on standard output once requests are served; the log goes to standard error.
     """
+    # stays so over the second start for a BLAS, until the daemon can reload
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     flags = {"host": host, "port": port, "models_dir": models_dir, "log_format": log_format, "log_level": log_level}
-    try:
-        source = ConfigSource(flags, dict(os.environ), config)
-        loaded = source.load()
-        blas = _preload_blas(loaded)
-    except ConfigError as error:
-        raise BadConfig(str(error)) from error
 
-    from mlxd.daemon.serve import run
+    from mlxd.daemon.cli.starting import start
 
-    return run(source, loaded, blas)
-
-
-def _preload_blas(loaded: LoadedConfig) -> BlasPlan:
-    """Start this process again if that makes MLX faster; it does not return then."""
-    plan = plan_blas(loaded.settings, os.environ, sys.platform, SystemBlas())
-    if not plan.reexec:
-        return plan
-    try:
-        reexec(plan, sys.orig_argv)
-    except OSError as error:
-        note = f"could not start again with {plan.library}: {error.strerror}"
-        return BlasPlan(None, False, note, slow=True)
+    return start(flags, config)
