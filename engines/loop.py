@@ -63,7 +63,7 @@ class EngineLoop:
         self._step_lock = step_lock
         self._turns = turns
         self._at_work = False
-        self._piece_begun = 0.0
+        self._stretch_begun = 0.0
         self._clock = clock
         self._busy_since: float | None = None
         self._noted_live = (0, 0)
@@ -79,7 +79,7 @@ class EngineLoop:
         failure: LoadError | None = None
         try:
             backend = open_backend()
-            self._piece_begun = self._clock()
+            self._stretch_begun = self._clock()
             between = self._between_pieces if backend.shares_processor else lambda: self.load_cancelled
             runner = backend.load(self._config, self._post, between)
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
@@ -99,8 +99,8 @@ class EngineLoop:
 
     def _between_pieces(self) -> bool:
         """Step aside for engines at work; whether the load was cancelled."""
-        self._turns.step_aside(self._clock() - self._piece_begun)
-        self._piece_begun = self._clock()
+        if self._turns.step_aside(self._clock() - self._stretch_begun):
+            self._stretch_begun = self._clock()
         return self.load_cancelled
 
     def _set_at_work(self, at_work: bool) -> None:

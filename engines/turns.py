@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 
-# Seconds for which a load steps aside for each second that it has worked, while anybody else does. A step that meets
-# a load takes some four times as long on a small machine; with this it takes less than one and a half times.
-ASIDE = 3.0
+# Seconds that a load works at a stretch: short ones cost both sides more.
+STRETCH = 0.2
+# Seconds for which it then steps aside for each second that it has worked, while anybody else does. An answer that
+# meets a load takes some four times as long on a small machine; with this it takes less than one and a half times.
+ASIDE = 2.5
 
 
 class Turns:
@@ -27,7 +29,13 @@ class Turns:
             self._working -= 1
             self._changed.notify_all()
 
-    def step_aside(self, worked: float) -> None:
-        """Let those at work go on without a load that has `worked` for so many seconds; at once when there are none."""
+    def step_aside(self, worked: float) -> bool:
+        """Let those at work go on without a load that has `worked` for so long; until they have finished, at most.
+
+        False when its stretch is not over yet.
+        """
+        if worked < STRETCH:
+            return False
         with self._changed:
             self._changed.wait_for(lambda: self._working == 0, timeout=worked * ASIDE)
+        return True
