@@ -58,6 +58,7 @@ bench: setup
 	$(BIN)/python bench/planning.py
 	$(WITH_BLAS) $(BIN)/python bench/overhead.py
 	$(WITH_BLAS) $(BIN)/python bench/latency.py
+	$(WITH_BLAS) $(BIN)/python bench/swaps.py
 
 # Take the versions installed now as the ones that development and CI use.
 lock: setup

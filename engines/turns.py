@@ -9,7 +9,7 @@ import time
 STRETCH = 0.1
 # Seconds for which it then steps aside for each second that it has worked, while anybody else does. An answer that
 # meets a load takes some four times as long on a small machine; with this it takes less than one and a half times.
-ASIDE = 3.0
+ASIDE = 2.5
 # Seconds without work after which there is none: between two requests of one client there is less.
 PAUSE = 0.05
 
