@@ -105,8 +105,11 @@ async def passes(seconds: float) -> None:
     """Let so much time pass, with all that is due by then."""
     loop = _loop()
     reached = loop.create_future()
-    loop.call_later(seconds, reached.set_result, None)
-    await reached
+    timer = loop.call_later(seconds, reached.set_result, None)
+    try:
+        await reached
+    finally:
+        timer.cancel()
     await loop.settled()
 
 
