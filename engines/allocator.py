@@ -8,8 +8,9 @@ import sys
 
 # glibc's malloc.h: mallopt parameter for the size from which an allocation is a mapping of its own
 _M_MMAP_THRESHOLD = -3
-# below it, buffers of matrix products and activations come and go without a system call; weights are mostly above it
-_MMAP_THRESHOLD_BYTES = 4 * 2**20
+# Below it, buffers of matrix products (528 kB for each call of OpenBLAS) come and go without a system call. Weights and
+# long KV caches are above it, and are given back as they are freed.
+_MMAP_THRESHOLD_BYTES = 2**20
 
 
 class Allocator:
