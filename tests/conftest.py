@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
+from cli_process import mlxd
+from fake_daemon import FakeDaemon, running
 from smollm2 import DownloadFailed, smollm2_folder
 from tiny_models import build_tiny_model, cached, place_models
 from virtual_time import VirtualLoop
@@ -51,3 +54,16 @@ def smollm2() -> Path:
         return smollm2_folder()
     except DownloadFailed as error:
         pytest.skip(f"SmolLM2 cannot be downloaded: {error}")
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    """A daemon for the command line that answers what a test says."""
+    with running(FakeDaemon()) as fake:
+        yield fake
+
+
+@pytest.fixture
+def cli(daemon: FakeDaemon, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Runs the real command line against it: `cli("why", "qwen")`."""
+    return partial(mlxd, home=tmp_path, MLXD_URL=daemon.url)

@@ -18,7 +18,7 @@ BREAK = object()
 
 
 def model(name: str, state: str = "unloaded", **changes: object) -> dict:
-    """A model object as INTERFACE.md has it."""
+    """A model object as the daemon answers it."""
     base = {
         "id": name, "aliases": [], "kind": "text", "path": f"/models/{name}", "state": state, "pinned": False,
         "ttl_s": None, "unload_at": None, "weight_bytes": GIB, "resident_bytes": 0, "kv_bytes": 0,

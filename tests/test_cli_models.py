@@ -6,24 +6,10 @@ import json
 import time
 
 import pytest
-from cli_process import mlxd, on_terminal
-from fake_daemon import GIB, FakeDaemon, model, running
+from cli_process import on_terminal
+from fake_daemon import GIB, model
 
 LONG = "mlx-community/Qwen3-Coder-480B-A35B-Instruct-1M-Extended-4bit-DWQ"
-
-
-@pytest.fixture
-def daemon():
-    with running(FakeDaemon()) as fake:
-        yield fake
-
-
-@pytest.fixture
-def cli(daemon, tmp_path):
-    def cli(*args, **extra):
-        return mlxd(*args, home=tmp_path, MLXD_URL=daemon.url, **extra)
-
-    return cli
 
 
 def lines(done):

@@ -6,16 +6,10 @@ import json
 
 import pytest
 from cli_process import mlxd
-from fake_daemon import FakeDaemon, error, running
+from fake_daemon import error
 
 PATH = ("POST", "/admin/reload")
 EMPTY = {"added": [], "removed": [], "reloaded": [], "changed": []}
-
-
-@pytest.fixture
-def daemon():
-    with running(FakeDaemon()) as fake:
-        yield fake
 
 
 @pytest.fixture

@@ -6,22 +6,8 @@ import json
 import subprocess
 
 import pytest
-from cli_process import SCRIPT, clean_environ, mlxd, on_terminal
-from fake_daemon import GIB, HANG, FakeDaemon, error, model, running
-
-
-@pytest.fixture
-def daemon():
-    with running(FakeDaemon()) as fake:
-        yield fake
-
-
-@pytest.fixture
-def cli(daemon, tmp_path):
-    def cli(*args):
-        return mlxd(*args, home=tmp_path, MLXD_URL=daemon.url)
-
-    return cli
+from cli_process import SCRIPT, clean_environ, on_terminal
+from fake_daemon import GIB, HANG, error, model
 
 
 @pytest.mark.parametrize(

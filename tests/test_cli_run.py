@@ -8,13 +8,7 @@ import subprocess
 
 import pytest
 from cli_process import SCRIPT, clean_environ, mlxd, on_terminal
-from fake_daemon import BREAK, DONE, HANG, FakeDaemon, chunk, error, event, running
-
-
-@pytest.fixture
-def daemon():
-    with running(FakeDaemon()) as fake:
-        yield fake
+from fake_daemon import BREAK, DONE, HANG, chunk, error, event
 
 
 @pytest.fixture

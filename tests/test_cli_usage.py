@@ -9,17 +9,11 @@ import sys
 import click
 import pytest
 from cli_process import SCRIPT, clean_environ, mlxd
-from fake_daemon import FakeDaemon, error, running
+from fake_daemon import error
 
 from mlxd.daemon.cli.root import COMMANDS, cli
 
 READING = ["list", "ps", "show", "status", "why", "events"]
-
-
-@pytest.fixture
-def daemon():
-    with running(FakeDaemon()) as fake:
-        yield fake
 
 
 def commands():

@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_process import mlxd
-from fake_daemon import GIB, FakeDaemon, error, running
+from fake_daemon import GIB, error
 
 HELP = "`mlxd show qwen` has the reason, and `mlxd load qwen` tries it at once"
 ROOM = "it needs 2.0 GiB, and 1.0 GiB are free"
 
 
-@pytest.fixture
-def daemon():
-    with running(FakeDaemon()) as fake:
-        yield fake
-
-
-@pytest.fixture
-def cli(daemon, tmp_path):
-    def cli(*args):
-        return mlxd(*args, home=tmp_path, MLXD_URL=daemon.url)
-
-    return cli
-
-
 def plan(verdict, **changes):
-    """A plan as INTERFACE.md has it."""
+    """A plan as the daemon answers it."""
     return {
         "model": "qwen", "verdict": verdict, "needed_bytes": 2 * GIB, "free_bytes": GIB, "evicts": [], "waits_for": [],
         "blocked_by": [], "eta_s": None,

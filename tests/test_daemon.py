@@ -5,29 +5,13 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import openai
 import pytest
+from daemon_faults import MODEL_BYTES, hold_load, let_go, room_for, scripted_probe
 from daemon_process import MLXD, Api, daemon, sse, text_of
 
-# Models of 11.5 MB each: the ceiling is moved by a scripted probe so that two of them fit.
-MODEL_BYTES = 12_600_000
 LONG = {"max_tokens": 1500}
-
-
-def scripted_probe(folder: Path, used: int = 100_000_000) -> dict[str, str]:
-    """A probe that reads so many bytes used, whatever the daemon really uses."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "probe.json"
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps({"bytes": used, "mlx_active": 0, "mlx_cache": 0}))
-    new.replace(file)
-    return {"MLXD_TEST_PROBE": str(file)}
-
-
-def room_for(count: int, used: int = 100_000_000) -> str:
-    return f'[memory]\nceiling = {used + count * MODEL_BYTES + MODEL_BYTES // 2}\nsoft = "100%"\n'
 
 
 @pytest.fixture
@@ -69,9 +53,7 @@ async def test_neither_a_pinned_nor_a_busy_model_is_evicted(tmp_path, three):
 
 async def test_a_ready_model_answers_while_another_loads(tmp_path, models_dir, tiny_model):
     models = models_dir({"alpha": tiny_model, "slow": tiny_model})
-    held = models / "slow" / "generation_config.json"
-    held.unlink(missing_ok=True)
-    os.mkfifo(held)  # whoever opens it waits for a writer
+    held = hold_load(models / "slow")
     with daemon(tmp_path / "d", models) as running:
         async with Api(running.url) as api:
             await api.text("alpha")
@@ -81,15 +63,6 @@ async def test_a_ready_model_answers_while_another_loads(tmp_path, models_dir, t
             assert (await api.get("/admin/models/slow"))["state"] == "loading"
             await asyncio.to_thread(let_go, held)
             assert await load
-
-
-def let_go(fifo: Path) -> None:
-    """Let the reader of a FIFO go on, and leave a plain file for the next one."""
-    with fifo.open("w") as writer:
-        plain = fifo.with_suffix(".plain")
-        plain.write_text("{}")
-        plain.replace(fifo)
-        writer.write("{}")
 
 
 async def test_eight_at_once_get_what_each_gets_alone(tmp_path, three):
@@ -155,9 +128,7 @@ async def test_a_stream_that_outlasts_the_drain_ends_with_shutting_down(tmp_path
 
 async def test_a_load_that_is_stuck_does_not_keep_the_daemon_from_stopping(tmp_path, models_dir, tiny_model):
     models = models_dir({"stuck": tiny_model})
-    held = models / "stuck" / "generation_config.json"
-    held.unlink(missing_ok=True)
-    os.mkfifo(held)
+    hold_load(models / "stuck")
     with daemon(tmp_path / "d", models, '[residency]\nunload_timeout = "1s"\n') as running:
         async with Api(running.url) as api:
             waiting = asyncio.create_task(api.chat("stuck"))

@@ -1,13 +1,12 @@
 """A reload of the real daemon: what changed applies, and nothing else is touched."""
 
 import asyncio
-import os
 import shutil
 import signal
 
 import pytest
+from daemon_faults import hold_load, let_go, room_for, scripted_probe
 from daemon_process import Api, daemon, sse
-from test_daemon import let_go, room_for, scripted_probe
 
 RELOAD = ("POST", "/admin/reload")
 LONG = {"max_tokens": 30000}
@@ -104,9 +103,7 @@ async def test_a_removed_model_finishes_what_runs_and_is_gone(tmp_path, two):
 
 async def test_requests_that_wait_for_a_removed_model_are_refused(tmp_path, models_dir, tiny_model):
     models = models_dir({"alpha": tiny_model, "slow": tiny_model, "gone": tiny_model})
-    held = models / "slow" / "generation_config.json"
-    held.unlink(missing_ok=True)
-    os.mkfifo(held)
+    held = hold_load(models / "slow")
     with daemon(tmp_path / "d", models, SILENT + '[server]\nkeepalive_interval = "1ms"\n') as running:
         async with Api(running.url) as api:
             slow = asyncio.create_task(api.text("slow"))
@@ -348,9 +345,7 @@ async def test_a_bad_body_is_refused(tmp_path, two):
 
 async def test_a_folder_copied_in_while_another_model_loads_is_served(tmp_path, models_dir, tiny_model, micro_model):
     models = models_dir({"slow": tiny_model})
-    held = models / "slow" / "generation_config.json"
-    held.unlink(missing_ok=True)
-    os.mkfifo(held)
+    held = hold_load(models / "slow")
     with daemon(tmp_path / "d", models, '[models]\nwatch_interval = "100ms"\n') as running:
         async with Api(running.url) as api:
             slow = asyncio.create_task(api.text("slow"))

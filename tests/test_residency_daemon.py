@@ -1,20 +1,17 @@
 """Who is served and who waits, with a real daemon, real models and many clients at a time."""
 
 import asyncio
-import os
 import time
 
+from daemon_faults import hold_load, let_go, room_for, scripted_probe
 from daemon_process import Api, chat_body, daemon
-from test_daemon import let_go, room_for, scripted_probe
 
 
 async def test_fifty_first_requests_make_one_load_and_half_of_them_leaving_hurts_no_other(
     tmp_path, models_dir, tiny_model
 ):
     models = models_dir({"slow": tiny_model})
-    held = models / "slow" / "generation_config.json"
-    held.unlink(missing_ok=True)
-    os.mkfifo(held)  # whoever opens it waits for a writer
+    held = hold_load(models / "slow")
     with daemon(tmp_path / "d", models) as running:
         async with Api(running.url) as api:
             asked = [asyncio.create_task(api.chat("slow")) for _ in range(50)]
