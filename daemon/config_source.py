@@ -42,14 +42,19 @@ class ConfigSource:
         """Read it, and refuse what a start would refuse. Raises ConfigError with all problems."""
         loaded = self.load()
         try:
-            check_settings(loaded.settings, self._environ)
+            check_start(loaded.settings, self._environ)
         except ConfigError as error:
             raise located(error, loaded) from error
         return loaded
 
 
-def check_settings(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Refuse what cannot be followed, whatever folders and memory there are. Raises ConfigError."""
+def check_settings(settings: Settings) -> None:
+    """Refuse what this version cannot follow, whatever libraries, folders and memory there are. Raises ConfigError."""
     refuse_unavailable(settings)
     check_bind(settings, has_keys=False)
+
+
+def check_start(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Refuse what a start would refuse, the BLAS that is named but not there too. Raises ConfigError."""
+    check_settings(settings)
     plan_blas(settings, environ, sys.platform, SystemBlas())

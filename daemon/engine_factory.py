@@ -9,7 +9,7 @@ from functools import partial
 from weakref import WeakSet
 
 from mlxd.daemon.live import Live
-from mlxd.daemon.settings import EngineSettings, Settings
+from mlxd.daemon.settings import EngineSettings
 from mlxd.engines.core import EngineCore, PrefillEvictionCallback
 from mlxd.engines.errors import EngineDead
 from mlxd.engines.lanes import LanePool
@@ -44,25 +44,19 @@ class EngineMaker:
     _made: WeakSet[EngineCore] = field(default_factory=WeakSet)
 
     def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore:
-        settings = self.live.settings
-        engine = settings.engine_for(spec.name)
+        engine = self.live.settings.engine_for(spec.name)
         made = EngineCore(
             EngineConfig(
                 name=spec.name,
                 path=spec.path,
                 context_length=context_length(spec, engine),
-                max_running=engine.max_running,
-                max_waiting=engine.max_waiting,
-                prefill_chunk=engine.prefill_chunk,
-                max_stall=engine.max_stall,
                 prefix_cache_bytes=self._prefix_cache_bytes(engine),
                 prefix_disk_bytes=0 if engine.prefix_cache_disk == "off" else engine.prefix_cache_disk.bytes or 0,
-                prefix_spill_timeout=spill_timeout(settings),
                 kv_bytes_per_token=spec.kv_bytes_per_token,
                 adapter=spec.adapter,
                 draft=spec.draft,
                 draft_tokens=engine.draft_tokens,
-            ),
+            ).with_limits(self._limits(spec.name)),
             self.lanes,
             # each prompt is admitted on a reading of its own: an old one does not know what has started since
             memory=PrefillMemory(self._price(spec), partial(self.guard.headroom, max_age=0.0)),
@@ -77,16 +71,15 @@ class EngineMaker:
     def retune(self) -> None:
         """Give all engines the limits that are in effect now, those that load and those that drain too."""
         for made in list(self._made):
-            engine = self.live.settings.engine_for(made.config.name)
-            limits = EngineLimits(
-                engine.max_running,
-                engine.max_waiting,
-                engine.prefill_chunk,
-                engine.max_stall,
-                spill_timeout(self.live.settings),
-            )
+            limits = self._limits(made.config.name)
             if limits != made.config.limits:
                 made.retune(limits)
+
+    def _limits(self, name: str) -> EngineLimits:
+        settings = self.live.settings
+        engine = settings.engine_for(name)
+        spill = min(MAX_SPILL, settings.residency.unload_timeout / 2)
+        return EngineLimits(engine.max_running, engine.max_waiting, engine.prefill_chunk, engine.max_stall, spill)
 
     def _price(self, spec: ModelSpec) -> Callable[[int], int]:
         estimate = self.live.catalog.estimate(spec)
@@ -104,11 +97,6 @@ class EngineMaker:
             return int(self.guard.limits.soft_bytes * AUTO_PREFIX_CACHE)
         machine = (self.guard.latest or self.guard.sample()).footprint.machine_total
         return engine.prefix_cache.resolve(machine)
-
-
-def spill_timeout(settings: Settings) -> float:
-    """Seconds that an unload may take for writing kept prefixes to the disk."""
-    return min(MAX_SPILL, settings.residency.unload_timeout / 2)
 
 
 def context_length(spec: ModelSpec, engine: EngineSettings) -> int:

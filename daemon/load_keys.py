@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from mlxd.daemon.config_effect import KEYS, Applies
 from mlxd.daemon.config_schema import OVERRIDE_RULES
 from mlxd.daemon.model_files import Stamp, folder_stamp, loaded_part
 from mlxd.daemon.settings import EngineSettings, Settings
 from mlxd.registry.spec import ModelSpec
 
-LOADED_WITH = ("isolation", "context_length", "prefix_cache", "prefix_cache_disk", "draft_tokens")
+LOADED_WITH = tuple(key for key in OVERRIDE_RULES if key != "draft" and KEYS[f"engine.{key}"] is Applies.RELOAD)
 """Keys of [engine] that a loaded engine cannot change; a draft counts by its files."""
 
 

@@ -151,7 +151,7 @@ class Reloader:
             raise ShuttingDown
 
     def _apply(self, state: InEffect, limits: MemoryLimits | None, diff: ReloadDiff, reason: str) -> None:
-        self._switch(state, limits)
+        self._switch(state, limits, diff.models.reloaded)
         # names, presets and sampling are no part of what the registry plans with, so it has not told of them
         self._registry.on_models((*diff.models.added, *diff.models.reloaded, *diff.models.changed))
         for note in diff.notes:

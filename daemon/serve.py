@@ -14,15 +14,14 @@ import structlog
 from mlxd.daemon.app import Daemon
 from mlxd.daemon.blas import BlasPlan
 from mlxd.daemon.cli.failures import Exit
-from mlxd.daemon.config import ConfigError, check_bind, located
-from mlxd.daemon.config_source import ConfigSource
+from mlxd.daemon.config import ConfigError, located
+from mlxd.daemon.config_source import ConfigSource, check_settings
 from mlxd.daemon.last_words import flush_streams, say
 from mlxd.daemon.listening import AddressInUse, listening
 from mlxd.daemon.log import configure_logging
 from mlxd.daemon.probe_choice import hf_cache_dir, make_probe
 from mlxd.daemon.settings import LoadedConfig, Settings
 from mlxd.daemon.state_dir import StateDir, StateDirBusy
-from mlxd.daemon.unavailable import refuse_unavailable
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -39,8 +38,7 @@ def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan) -> int:
     try:
         configure_logging(settings.log.level, settings.log.format, settings.log.file)
         (log.warning if blas.slow else log.info)("blas.plan", note=blas.note)
-        refuse_unavailable(settings)
-        check_bind(settings, has_keys=False)
+        check_settings(settings)
         with StateDir(settings.server.state_dir):
             return _leave(asyncio.run(_serve(settings, source)))
     except ConfigError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,6 @@ from mlxd.memory.footprint import MemoryLimits
 from mlxd.memory.guard import MemoryGuard
 from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.residency import Policy
-from mlxd.registry.spec import ModelSpec
 from mlxd.registry.states import State
 
 log = structlog.stdlib.get_logger(__name__)
@@ -40,10 +39,13 @@ class Switch:
     preload: Callable[[Sequence[str]], None]
     hurry: Callable[[], None]
 
-    def __call__(self, new: InEffect, limits: MemoryLimits | None) -> None:
-        """From here on `new` is in effect, and so are `limits` unless they are None. Nothing runs in between."""
+    def __call__(self, new: InEffect, limits: MemoryLimits | None, reloaded: Collection[str]) -> None:
+        """From here on `new` is in effect, and so are `limits` unless they are None. Nothing runs in between.
+
+        `reloaded` models are loaded otherwise now; those that are pinned and in memory come back by themselves.
+        """
         before, settings = self.live.settings, new.settings
-        again = self._pinned_and_changed(new.catalog.specs)
+        pinned = [model.spec.name for model in self.registry.models() if model.pinned and model.state in _IN_MEMORY]
         self.live.swap(settings, new.catalog)
         if limits is not None:
             self.guard.limits = limits
@@ -53,15 +55,10 @@ class Switch:
             stall_timeout=settings.residency.load_stall_timeout,
             queue_timeout=settings.residency.queue_timeout,
         )
-        wanted = [*again, *(name for name in settings.models.preload if name not in before.models.preload)]
+        preload = [name for name in settings.models.preload if name not in before.models.preload]
+        wanted = [*(name for name in pinned if name in reloaded), *preload]
         for step in (self.engines.retune, partial(self._follow, before, settings), partial(self.preload, wanted)):
             _try(step)
-
-    def _pinned_and_changed(self, specs: Iterable[ModelSpec]) -> list[str]:
-        """Pinned models in memory that are loaded otherwise from now on: nobody may ask for them, but they stay."""
-        keys = {spec.name: spec.load_key for spec in specs}
-        pinned = [model.spec for model in self.registry.models() if model.pinned and model.state in _IN_MEMORY]
-        return [spec.name for spec in pinned if keys.get(spec.name, spec.load_key) != spec.load_key]
 
     def _follow(self, before: Settings, settings: Settings) -> None:
         if bound := prefix_disk_bound(settings):

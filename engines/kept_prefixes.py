@@ -20,22 +20,17 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PrefixLimits:
-    """`max_bytes` of memory, 0 for none; a token of one sequence takes `token_bytes`, 0 when unknown.
-
-    `spill_timeout` is seconds that writing what is kept may take at the end.
-    """
+    """`max_bytes` of memory, 0 for none; a token of one sequence takes `token_bytes`, 0 when unknown."""
 
     max_bytes: int
     token_bytes: int
-    spill_timeout: float
 
 
 class KeptPrefixes:
-    """The prefixes of one engine. Used on its lane only; `spill_timeout` may be changed."""
+    """The prefixes of one engine. Used on its lane only."""
 
     def __init__(self, limits: PrefixLimits, shape: CacheShape, disk: PrefixDisk | None = None) -> None:
         self._limits = limits
-        self.spill_timeout = limits.spill_timeout
         self._shape = shape
         self._disk = disk
         self._cache = PrefixCache(limits.max_bytes, disk.store if disk is not None else lambda _: None)
@@ -135,8 +130,8 @@ class KeptPrefixes:
         if restored is not None:
             self._cache.put(restored.tokens, restored.nbytes, lambda: restored.layers)
 
-    def close(self) -> None:
-        """Write what is kept to the disk, the newest first and as far as there is time, and drop it."""
+    def close(self, spill_timeout: float) -> None:
+        """Write what is kept to the disk, the newest first, for at most so many seconds, and drop it."""
         if self._disk is not None:
-            self._disk.close(self.spill_timeout, last=tuple(reversed(self._cache.entries)))
+            self._disk.close(spill_timeout, last=tuple(reversed(self._cache.entries)))
         self._cache.clear()

@@ -62,7 +62,6 @@ class EngineLoop:
         self._memory = memory
         self._step_lock = step_lock
         self._turns = turns
-        self._at_work = False
         self._stretch_begun = 0.0
         self._clock = clock
         self._busy_since: float | None = None
@@ -103,10 +102,15 @@ class EngineLoop:
             self._stretch_begun = self._clock()
         return self.load_cancelled
 
-    def _set_at_work(self, at_work: bool) -> None:
-        if at_work != self._at_work:
-            self._at_work = at_work
-            (self._turns.begin if at_work else self._turns.end)()
+    def _work(self) -> None:
+        if self._busy_since is None:
+            self._turns.begin()
+        self._busy_since = self._clock()
+
+    def _rest(self) -> None:
+        if self._busy_since is not None:
+            self._turns.end()
+        self._busy_since = None
 
     def _tidy(self, runner: ModelRunner | None, backend: Backend | None) -> None:
         """Close and give back; a fault there must not keep the last event from those who wait for it."""
@@ -139,8 +143,7 @@ class EngineLoop:
             log.exception("engine.loop_failed", model=self._config.name)
             dead = EngineDead(f"the engine loop failed: {type(error).__name__}: {error}")
             self._publish(StepResult(dead=dead))
-        self._busy_since = None
-        self._set_at_work(False)
+        self._rest()
 
     def _run(self, scheduler: Scheduler) -> None:
         while True:
@@ -149,8 +152,7 @@ class EngineLoop:
             if closing is not None:
                 self._publish(scheduler.abort_all(closing.error))
                 return
-            self._busy_since = self._clock()
-            self._set_at_work(True)
+            self._work()
             with self._step_lock:
                 result = scheduler.step()
             self._note(scheduler)
@@ -177,8 +179,7 @@ class EngineLoop:
 
     def _next_message(self, *, idle: bool) -> Message | None:
         if idle:
-            self._busy_since = None
-            self._set_at_work(False)
+            self._rest()
             return self._inbox.get()
         try:
             return self._inbox.get_nowait()

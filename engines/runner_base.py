@@ -41,7 +41,7 @@ class RunnerBase:
         self._stream = stream
         self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
         self._uids = count(1)
-        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token, config.prefix_spill_timeout)
+        limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token)
         self._prefixes = KeptPrefixes(limits, shape, disk)
 
     @property
@@ -63,7 +63,6 @@ class RunnerBase:
     def retune(self, limits: EngineLimits) -> None:
         """Other prefill chunks from the next step on, and another time for what is kept at the end."""
         self._config = self._config.with_limits(limits)
-        self._prefixes.spill_timeout = limits.prefix_spill_timeout
         self._pacer.retune(limits.prefill_chunk, limits.max_stall)
 
     def text_stream(self, request: Request) -> TextStream:

@@ -125,7 +125,7 @@ class SpeculativeRunner(RunnerBase):
 
     def close(self) -> None:
         self._rows.clear()
-        self._prefixes.close()
+        self._prefixes.close(self._config.prefix_spill_timeout)
         del self._model, self._draft
 
     def _prefill(self, row: SpeculativeRow, chunk: int) -> None:

@@ -84,7 +84,7 @@ class TextRunner(RunnerBase):
 
     def close(self) -> None:
         self._groups.clear()
-        self._prefixes.close()
+        self._prefixes.close(self._config.prefix_spill_timeout)
         del self._model
 
     def _events(self, step: GroupStep) -> Iterable[TokenEvent]:

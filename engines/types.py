@@ -210,15 +210,15 @@ class ModelInfo:
 class EngineLimits:
     """The part of an EngineConfig that a loaded engine takes anew; every count is 1 or more.
 
-    `max_running` and `max_waiting` count sequences, `prefill_chunk` tokens; `max_stall` is in seconds, None for no
-    bound, and so is `prefix_spill_timeout`.
+    `max_running` and `max_waiting` count sequences, `prefill_chunk` tokens. `max_stall`, None for no bound, and
+    `prefix_spill_timeout` are seconds.
     """
 
     max_running: int
     max_waiting: int
     prefill_chunk: int
     max_stall: float | None
-    prefix_spill_timeout: float = 10.0
+    prefix_spill_timeout: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,15 @@ def _serve_queue(draft: Draft) -> None:
         if len(loading) >= draft.state.policy.max_loading:
             _cancel_unwanted(draft, loading)
             return
-        if not _serve(draft, queue[0]) and not _let_pass(draft, queue):
+        first = queue[0]
+        placement = place(draft.state, draft.model(first.model), draft.now)
+        for name in placement.victims:
+            _evict(draft, name, first)
+        if placement.victims or placement.waits_for:
+            return
+        if placement.fits:
+            _start_load(draft, first)
+        elif not _wait_for_others(draft, queue):
             return
         # what loads is pinned, perhaps, and its room was drained for
         _refuse_impossible(draft)
@@ -162,34 +170,20 @@ def _cancel_unwanted(draft: Draft, loading: list[Resident]) -> None:
             cancel_load(draft, model, "unwanted")
 
 
-def _serve(draft: Draft, waiter: Waiter) -> bool:
-    """Load the waiter's model, or make room for it as far as that can be done now; whether it loads."""
-    target = draft.model(waiter.model)
-    placement = place(draft.state, target, draft.now)
-    if placement.fits:
-        _start_load(draft, waiter)
-        return True
-    for name in placement.victims:
-        _evict(draft, name, waiter)
-    if placement.victims or placement.waits_for:
-        return False
-    _cancel_unwanted(draft, draft.models(State.LOADING))
-    if draft.now >= waiter.since + draft.state.policy.max_wait:
-        _drain_in_the_way(draft, waiter)
-    return False
-
-
-def _let_pass(draft: Draft, queue: list[Waiter]) -> bool:
-    """Start the load of somebody further behind who takes nothing from the first; whether there is one."""
+def _wait_for_others(draft: Draft, queue: list[Waiter]) -> bool:
+    """Nobody can leave for the first now. Those in its way drain once it has waited long enough; until then somebody
+    further behind may load who takes nothing from it. Whether one does.
+    """
     first, *others = queue
-    waiting = draft.model(first.model)
-    if not others or place(draft.state, waiting, draft.now).waits_for:
-        return False
+    _cancel_unwanted(draft, draft.models(State.LOADING))
     until = first.since + draft.state.policy.max_wait
+    if draft.now >= until:
+        _drain_in_the_way(draft, first)
+        return False
     behind = {waiter.model: waiter for waiter in others}
     models = (draft.model(name) for name in behind)
     in_time = (model for model in models if draft.now + (load_seconds(draft.state, model) or 0.0) < until)
-    passing = first_to_pass(draft.state, waiting, first.since, in_time)
+    passing = first_to_pass(draft.state, draft.model(first.model), first.since, in_time)
     if passing is None:
         return False
     _start_load(draft, behind[passing.name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from mlxd.registry.snapshot import Decision, ModelSnapshot
 from mlxd.registry.views import snapshot
 
 
-class RegistryReader:
+class RegistryReader(ABC):
     """The reading half of the registry. `clock` is monotonic, `wall_clock` counts from the epoch; seconds.
 
     Every method that takes a name raises ModelRemoved for one that is not known (any more).
@@ -30,11 +31,11 @@ class RegistryReader:
         self.decisions = DecisionLog(wall_clock)
 
     @property
-    def _state(self) -> Residency:
-        raise NotImplementedError
+    @abstractmethod
+    def _state(self) -> Residency: ...
 
-    def _read_memory(self, *, fresh: bool) -> MemoryReading:
-        raise NotImplementedError
+    @abstractmethod
+    def _read_memory(self, *, fresh: bool) -> MemoryReading: ...
 
     def models(self) -> list[ModelSnapshot]:
         """All known models, by name."""
@@ -49,7 +50,7 @@ class RegistryReader:
     def explain(self, name: str, *, operator: bool = False) -> Plan:
         """What would happen if a request, or an operator, asked for this model now."""
         now = replace(self._state, memory=self._read_memory(fresh=False))
-        return explain(now, self._entry(name).spec.name, self._clock(), operator=operator)
+        return explain(now, name, self._clock(), operator=operator)
 
     def waiting(self) -> tuple[Waiter, ...]:
         """Who waits for a model, the next one first."""

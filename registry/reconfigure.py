@@ -56,6 +56,7 @@ def _updated(known: Resident, configured: Resident) -> Resident:
         return known
     changed = known.load_key != configured.load_key
     resident = known.state in (State.LOADING, State.READY, State.DRAINING)
+    # a load that was asked to stop is of no use to anybody, whatever is configured
     model = replace(
         known,
         weights=configured.weights if changed else known.weights,

@@ -111,8 +111,8 @@ class ModelRegistry(RegistryReader):
             self._driver.post(ev.Released(name, grant.generation, self._clock() - granted))
 
     async def make_room(self, model: str, request: PrefillEvictionRequest) -> None:
-        """The prefill-eviction callback, for a prompt of `model`: kept prefixes go first, then idle models, least
-        recently used first.
+        """The prefill-eviction callback, for a prompt of `model`: kept prefixes go first, then the cheapest set of idle
+        models.
 
         Returns when they are gone; no model is evicted when all of them would not be enough.
         """
@@ -152,10 +152,16 @@ class ModelRegistry(RegistryReader):
         """
         before = self.model(name)
         self.set_policy(name, pinned=pinned, ttl=ttl)
+        undo = ev.PolicyChanged(
+            name,
+            None if pinned is None else before.pinned,
+            before.ttl,
+            change_ttl=not isinstance(ttl, Unset),
+        )
         if wait:
-            await self._load(before)
+            await self._load(undo)
         else:
-            self._loads.own(self._load_unattended(before))
+            self._loads.own(self._load_unattended(undo))
             await asyncio.sleep(0)  # let the wait reach the planner, so that the answer shows it
         return self.model(name)
 
@@ -180,7 +186,6 @@ class ModelRegistry(RegistryReader):
 
     def set_policy(self, name: str, *, pinned: bool | None = None, ttl: float | Unset | None = UNSET) -> ModelSnapshot:
         """Change pin and time to live; both apply at once."""
-        self._entry(name)
         change_ttl = not isinstance(ttl, Unset)
         new_ttl = None if isinstance(ttl, Unset) else ttl
         self._driver.post(ev.PolicyChanged(name, pinned, new_ttl, change_ttl=change_ttl))
@@ -250,24 +255,22 @@ class ModelRegistry(RegistryReader):
     async def _cut_off(self) -> bool:
         for name in self._entries:
             self._driver.post(ev.UnloadWanted(name, force=True))
-        # Closing an engine is bounded by the unload timeout; a load that is stuck in a read is not, and is left.
+        # closing an engine and stopping a load are both bounded by it
         return await self._loads.join(self._state.policy.unload_timeout + JOIN_SLACK)
 
-    async def _load(self, before: ModelSnapshot) -> None:
-        name = before.spec.name
+    async def _load(self, undo: ev.PolicyChanged) -> None:
         try:
-            await self._waits.for_model(name, Purpose.LOAD)
+            await self._waits.for_model(undo.model, Purpose.LOAD)
         except RegistryError:
-            if name in self._entries:
-                self.set_policy(name, pinned=before.pinned, ttl=before.ttl)
+            self._driver.post(undo)
             raise
 
-    async def _load_unattended(self, before: ModelSnapshot) -> None:
+    async def _load_unattended(self, undo: ev.PolicyChanged) -> None:
         try:
-            await self._load(before)
+            await self._load(undo)
         except RegistryError as error:
             # the model's state keeps the reason
-            log.warning("model.load_refused", model=before.spec.name, message=str(error))
+            log.warning("model.load_refused", model=undo.model, message=str(error))
 
     def _lease(self, name: str, grant: ev.Grant, started: float) -> Lease:
         entry = self._entries[name]

@@ -53,6 +53,12 @@ class World:
     def loaded(self, model: str) -> list[ev.Effect]:
         return self.send(ev.LoadDone(model, self.generation(model)))
 
+    def loads_in(self, model: str, seconds: float) -> None:
+        """A request waits so long for a load, and keeps its lease."""
+        self.want(model)
+        self.now += seconds
+        self.loaded(model)
+
     def unloaded(self, model: str, *, clean: bool = True) -> list[ev.Effect]:
         return self.send(ev.UnloadDone(model, self.generation(model), clean=clean))
 

@@ -32,9 +32,7 @@ def test_a_model_that_fits_loads():
 
 def test_a_load_under_way_is_told_with_the_time_that_is_left():
     w = world(A)
-    w.want("a")
-    w.now += 8.0
-    w.loaded("a")
+    w.loads_in("a", 8.0)
     w.send(ev.UnloadWanted("a", force=True))
     w.unloaded("a")
     w.want("a")
@@ -85,9 +83,7 @@ def test_a_model_that_can_never_fit_is_told_with_what_is_pinned():
 
 def test_a_model_waits_behind_the_load_and_the_queue_before_it():
     w = world(Resident("a", 80), Resident("b", 80), Resident("c", 80))
-    w.want("a")
-    w.now += 8.0
-    w.loaded("a")
+    w.loads_in("a", 8.0)
     w.released("a")
     w.want("b")
     w.unloaded("a")
@@ -157,9 +153,7 @@ def test_a_load_that_was_asked_to_stop_is_waited_for():
 
 def test_the_time_of_answers_in_the_way_counts():
     w = world(Resident("a", 80), Resident("b", 80), policy=Policy(max_wait=0.0))
-    w.want("a")
-    w.now += 8.0
-    w.loaded("a")
+    w.loads_in("a", 8.0)
     w.send(ev.Released("a", 1, seconds=30.0))
     w.want("a")
     assert tell(w, "b").eta_s == 38.0

@@ -30,26 +30,20 @@ def test_before_a_load_was_measured_models_are_compared_by_size():
 
 def test_a_model_takes_as_long_as_its_last_load_and_others_as_long_as_their_size_says():
     w = world(Resident("a", 40), Resident("b", 80), limit=200)
-    w.want("a")
-    w.now += 4.0
-    w.loaded("a")
+    w.loads_in("a", 4.0)
     assert load_seconds(w.state, w.model("a")) == 4.0
     assert load_seconds(w.state, w.model("b")) == 8.0
 
 
 def test_a_model_without_weights_says_nothing_of_the_pace():
     w = world(Resident("a", 0), Resident("b", 80))
-    w.want("a")
-    w.now += 4.0
-    w.loaded("a")
+    w.loads_in("a", 4.0)
     assert load_seconds(w.state, w.model("b")) is None
 
 
 def test_two_loads_at_a_time_halve_the_wait():
     w = world(*(Resident(name, 40) for name in "abc"), policy=Policy(max_loading=2), limit=80)
-    w.want("a")
-    w.now += 8.0
-    w.loaded("a")
+    w.loads_in("a", 8.0)
     w.released("a")
     w.want("b")
     w.want("c")
@@ -58,9 +52,7 @@ def test_two_loads_at_a_time_halve_the_wait():
 
 def test_a_client_that_waited_too_long_is_told_when_the_model_should_be_ready():
     w = world(Resident("a", 80), Resident("b", 80))
-    w.want("a")
-    w.now += 30.0
-    w.loaded("a")
+    w.loads_in("a", 30.0)
     waiter = w.want("b", bound=10.0)
     w.pass_time(10.0)
     error = w.refused(waiter)
@@ -70,9 +62,7 @@ def test_a_client_that_waited_too_long_is_told_when_the_model_should_be_ready():
 
 def test_a_client_that_finds_the_queue_full_is_told_when_the_first_should_be_served():
     w = world(Resident("a", 80), Resident("b", 80), policy=Policy(queue_size=1))
-    w.want("a")
-    w.now += 30.0
-    w.loaded("a")
+    w.loads_in("a", 30.0)
     w.want("b")
     error = w.refused(w.want("b"))
     assert isinstance(error, ResidencyQueueFull)
@@ -81,9 +71,7 @@ def test_a_client_that_finds_the_queue_full_is_told_when_the_first_should_be_ser
 
 def test_a_client_that_finds_the_queue_full_of_loads_under_way_is_told_when_they_end():
     w = world(Resident("a", 40), policy=Policy(queue_size=1))
-    w.want("a")
-    w.now += 30.0
-    w.loaded("a")
+    w.loads_in("a", 30.0)
     w.send(ev.UnloadWanted("a", force=True))
     w.unloaded("a")
     w.want("a")
@@ -113,9 +101,7 @@ def test_a_queue_full_of_waits_for_models_that_leave_says_nothing_of_the_time():
 def slow_answers(policy: Policy, answer: float | None) -> World:
     """A model that loads in 2 s is in use, another waits for it."""
     w = world(Resident("a", 80), Resident("b", 80), policy=policy)
-    w.want("a")
-    w.now += 2.0
-    w.loaded("a")
+    w.loads_in("a", 2.0)
     w.send(ev.Released("a", 1, seconds=answer))
     w.want("a")
     w.want("b", bound=None)

@@ -34,7 +34,7 @@ def prompt(number: int) -> list[int]:
 
 
 def kept(entries: int, disk: Disk | None = None) -> KeptPrefixes:
-    return KeptPrefixes(PrefixLimits(entries * layers()[0].nbytes, 0, spill_timeout=1.0), CacheShape(), disk)
+    return KeptPrefixes(PrefixLimits(entries * layers()[0].nbytes, 0), CacheShape(), disk)
 
 
 def test_what_newer_prefixes_push_out_is_written():

@@ -177,9 +177,7 @@ def test_nobody_passes_once_the_first_has_waited_long_enough():
 
 def test_nobody_passes_who_would_still_load_by_then():
     w = world(Resident("busy", 60), Resident("large", 80), Resident("small", 20), policy=Policy(max_wait=20.0))
-    w.want("busy")
-    w.now += 60.0  # a byte a second
-    w.loaded("busy")
+    w.loads_in("busy", 60.0)  # a byte a second
     w.want("large")
     w.now += 1.0
     w.want("small")

@@ -298,6 +298,18 @@ async def test_a_load_that_is_refused_leaves_pin_and_ttl_as_they_were(workshop, 
     assert (registry.model("a").pinned, registry.model("a").ttl) == (False, None)
 
 
+async def test_a_load_that_is_refused_takes_back_nothing_that_others_set_meanwhile(workshop):
+    workshop.hold_loads = True
+    registry = make(workshop, "a")
+    loading = asyncio.create_task(registry.load("a", ttl=5.0))
+    await settled()
+    registry.set_policy("a", pinned=True)
+    registry.cancel_load("a")
+    with pytest.raises(ModelLoadFailed):
+        await loading
+    assert (registry.model("a").pinned, registry.model("a").ttl) == (True, None)
+
+
 async def test_an_unattended_load_of_a_model_that_is_removed_ends_with_it(workshop):
     workshop.hold_loads = True
     registry = make(workshop, "a")

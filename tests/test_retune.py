@@ -17,7 +17,7 @@ from mlxd.engines.types import EngineConfig, EngineLimits, Request, RequestState
 
 PROMPTS = ["one question", "another question, " * 6, "a third", "the last of them " * 3]
 LONG = replace(GREEDY, max_tokens=200)
-LIMITS = EngineLimits(max_running=4, max_waiting=8, prefill_chunk=128, max_stall=0.25)
+LIMITS = EngineLimits(max_running=4, max_waiting=8, prefill_chunk=128, max_stall=0.25, prefix_spill_timeout=1.0)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_limits_that_go_up_and_down_while_streams_run_change_no_answer(tin
             streams.start(name, prompt)
         for name, running, chunk, stall in (("a", 3, 16, 0.001), ("b", 1, 64, None), ("c", 4, 32, 0.05)):
             await streams.begun(name)
-            engine.retune(EngineLimits(running, 8, chunk, stall))
+            engine.retune(EngineLimits(running, 8, chunk, stall, 1.0))
         assert await streams.texts() == alone
 
 

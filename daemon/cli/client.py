@@ -28,9 +28,9 @@ _FIRST_ERROR = 400
 _FIRST_REDIRECT = 300
 
 
-def model_path(model: str, action: str = "") -> str:
-    """The admin path of a model; ids keep their slashes."""
-    return f"/admin/models/{quote(model, safe='/')}" + (f"/{action}" if action else "")
+def model_path(model: str, action: str = "", *, below: str = "models") -> str:
+    """The admin path of a model, or of what is told of it `below` another; ids keep their slashes."""
+    return f"/admin/{below}/{quote(model, safe='/')}" + (f"/{action}" if action else "")
 
 
 class DaemonClient:

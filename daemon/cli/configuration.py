@@ -13,7 +13,7 @@ from mlxd.daemon.cli.options import with_json
 from mlxd.daemon.cli.output import Column, print_json, print_table
 from mlxd.daemon.cli.plain import printable
 from mlxd.daemon.config import ConfigError, describe, load_config, located, to_public
-from mlxd.daemon.config_source import check_settings
+from mlxd.daemon.config_source import check_start
 from mlxd.daemon.probe_choice import hf_cache_dir
 from mlxd.daemon.settings import LoadedConfig
 
@@ -35,7 +35,7 @@ def check(file: Path | None) -> None:
     """
     loaded = _loaded(file)
     try:
-        check_settings(loaded.settings, os.environ)
+        check_start(loaded.settings, os.environ)
     except ConfigError as error:
         raise BadConfig(str(located(error, loaded))) from error
     for note in _notes(loaded):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import quote
 
 import click
 
 from mlxd.daemon.cli.address import find_daemon
 from mlxd.daemon.cli.answers import view
-from mlxd.daemon.cli.client import DaemonClient
+from mlxd.daemon.cli.client import DaemonClient, model_path
 from mlxd.daemon.cli.options import with_json, with_model, with_url
 from mlxd.daemon.cli.output import print_json
 from mlxd.daemon.cli.plain import printable
@@ -40,4 +39,4 @@ def show_plan(answer: Any, *, as_json: bool) -> None:
 
 async def _explain(url: str | None, model: str) -> Any:
     async with DaemonClient(find_daemon(url)) as client:
-        return await client.get(f"/admin/explain/{quote(model, safe='/')}")
+        return await client.get(model_path(model, below="explain"))
