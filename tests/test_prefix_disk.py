@@ -177,7 +177,7 @@ def test_prompts_that_begin_alike_at_the_same_time_wait_for_one_reading(micro_mo
     prompt = tokens_for("a", 100)
     with folder_at(tmp_path) as folder, disk_in(folder) as disk:
         store(disk, entry_for(micro_model, "a"))
-        kept = KeptPrefixes(PrefixLimits(PLENTY, 0, 30.0), CacheShape(), disk)
+        kept = KeptPrefixes(PrefixLimits(PLENTY, 0), CacheShape(), disk)
         may_read, read = threading.Event(), SimpleQueue()
         folder.submit(lambda: may_read.wait(30))
         assert all(kept.restore(prompt, read.put) for _ in range(4))
@@ -194,10 +194,10 @@ def test_a_disk_that_is_busy_holds_no_unload_up_for_longer_than_allowed(micro_mo
     with folder_at(tmp_path) as folder:
         disk = PrefixDisk(folder, IDENTITY, PLENTY)
         disk.open()
-        kept = KeptPrefixes(PrefixLimits(PLENTY, 0, 0.05), CacheShape(), disk)
+        kept = KeptPrefixes(PrefixLimits(PLENTY, 0), CacheShape(), disk)
         kept.adopt(entry_for(micro_model, "a"))
         folder.submit(lambda: may_go_on.wait(30))
-        kept.close()
+        kept.close(0.05)
         assert kept.nbytes == 0
         assert not may_go_on.is_set()
         may_go_on.set()
