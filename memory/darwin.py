@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
+
+from mlxd.memory.outside import CALM, Strain, StrainLevel
 
 MIB = 1 << 20
 GIB = 1 << 30
 _RUSAGE_INFO_V0 = 0
+# kern.memorystatus_vm_pressure_level in the words of <sys/event.h>; 1 is normal
+_STRAINS: Mapping[int, Strain] = {
+    2: Strain(StrainLevel.WARN, "macOS says warn"),
+    4: Strain(StrainLevel.CRITICAL, "macOS says critical"),
+}
 
 
 class RusageInfoV0(ctypes.Structure):
@@ -59,12 +67,19 @@ class DarwinKernel:
 
     def wired_limit(self) -> int | None:
         """iogpu.wired_limit_mb in bytes, None when it is not set (0 is the system's default)."""
+        return self._number(b"iogpu.wired_limit_mb") * MIB or None
+
+    def strain(self) -> Strain:
+        """The memory pressure level that macOS tells programs; calm when it does not say."""
+        return _STRAINS.get(self._number(b"kern.memorystatus_vm_pressure_level"), CALM)
+
+    def _number(self, name: bytes) -> int:
+        """A sysctl of four or eight bytes, 0 when there is none of this name."""
         value = ctypes.c_uint64(0)
         size = ctypes.c_size_t(ctypes.sizeof(value))
-        name = b"iogpu.wired_limit_mb"
         if self._sysctl(name, ctypes.byref(value), ctypes.byref(size), None, 0) != 0:
-            return None
-        return value.value * MIB or None
+            return 0
+        return value.value
 
 
 def default_working_set(machine_total: int) -> int:

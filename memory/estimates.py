@@ -1,4 +1,4 @@
-"""What a model and a prompt will need, before either is loaded. Nothing here imports MLX."""
+"""What a model will need before it is loaded. Nothing here imports MLX."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from mlxd.memory.weights import Tensor, float_itemsize, read_tensors, total_byte
 
 # the batch cache grows by this many tokens
 CACHE_STEP = 256
-# A prefill step was measured at 1.2 to 2.6 times the size of its attention scores (MLX's CPU backend, which
-# materializes them, four and eight heads, float32 and bfloat16); Metal's fused kernel needs less.
-SCORE_FACTOR = 3
-# below this many keys other activations cost more than the scores
-_LEAST_KEYS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +70,6 @@ def kv_bytes(
         return rows * length * per_token
     full = per_token - sliding.bytes_per_token
     return rows * (length * full + min(length, sliding.window) * sliding.bytes_per_token)
-
-
-def prefill_bytes(prompt_tokens: int, chunk: int, per_token: int, heads: int, itemsize: int) -> int:
-    """Bytes a prompt adds at the height of its prefill: its cache, and the scores of its last chunk.
-
-    An upper bound: `SCORE_FACTOR` times heads * chunk * keys * itemsize, with at least 1024 keys, which also
-    covers the activations of a short prompt.
-    """
-    keys = max(round_up(prompt_tokens, CACHE_STEP), _LEAST_KEYS)
-    scores = heads * min(chunk, prompt_tokens) * keys * itemsize
-    return kv_bytes(1, prompt_tokens, per_token) + SCORE_FACTOR * scores
 
 
 def round_up(value: int, step: int) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -13,12 +15,17 @@ import structlog
 from mlxd.memory.crossing import CeilingEvent, CrossingDetector, MemoryEvent, RecoveredEvent, SoftEvent
 from mlxd.memory.delivery import Delivery
 from mlxd.memory.footprint import MemoryLimits, Reading
+from mlxd.memory.mark_news import MarkNews, News
 from mlxd.memory.probe import MemoryProbe
+from mlxd.memory.soft_mark import SoftMark
 
 log = structlog.stdlib.get_logger(__name__)
 
 # a probe that keeps failing is logged on its first failure and then once in so many
 _FAILURES_PER_LOG = 120
+# above the soft mark relief is tried every few seconds, which is told once in so many seconds: others can keep the
+# mark below what we cannot do without, for hours
+_SOFT_LOG_S = 60.0
 
 Pause = Callable[[asyncio.Event, float], Awaitable[None]]
 
@@ -31,8 +38,10 @@ async def pause(stop: asyncio.Event, seconds: float) -> None:
 
 
 class MemoryGuard:
-    """The last guard before the kernel's. `latest` and `headroom` may be used from any thread.
+    """The last guard before the kernel's. All that measures or reads may be used from any thread.
 
+    What is planned with is the soft mark: the configured soft limit, or less while others need the memory. The
+    ceiling is the configured one, whatever happens outside.
     `clock` gives seconds; `wait` pauses the watch. Assign `limits` to change them while it watches, and `on_reading`
     to be told each time that it has measured; `retime` changes how often that is.
     """
@@ -45,6 +54,7 @@ class MemoryGuard:
         *,
         wait: Pause = pause,
         soft_repeat: float = 5.0,
+        soft_mark: SoftMark | None = None,
     ) -> None:
         self.limits = limits
         self.on_reading: Callable[[Reading], None] = lambda _: None
@@ -52,7 +62,11 @@ class MemoryGuard:
         self._clock = clock
         self._wait = wait
         self._detector = CrossingDetector(soft_repeat)
+        self._mark = SoftMark() if soft_mark is None else soft_mark
+        self._mark_news = MarkNews()
+        self._assessing = threading.Lock()
         self._latest: Reading | None = None
+        self._soft_told: float | None = None
         self._failures = 0
         self._interval = 0.0
         self._rest: asyncio.Timeout | None = None
@@ -62,15 +76,34 @@ class MemoryGuard:
         """The last reading, None before the first."""
         return self._latest
 
+    @property
+    def is_short(self) -> bool:
+        """Whether a SoftEvent was told of that no RecoveredEvent has followed yet."""
+        return self._detector.is_short
+
+    @property
+    def soft_now(self) -> int:
+        """The soft mark that holds now, in bytes: the configured one, or less while others need the memory."""
+        return _soft(self.limits, self._latest)
+
+    @property
+    def limits_now(self) -> MemoryLimits:
+        """The limits with the soft mark that holds now in the place of the configured one."""
+        limits = self.limits
+        return replace(limits, soft_bytes=_soft(limits, self._latest))
+
     def sample(self) -> Reading:
         """Measure and assess now. Raises what the probe raises."""
         footprint = self._probe.sample()
-        reading = Reading(footprint, self.limits.pressure(footprint.bytes), self._clock())
-        self._latest = reading
+        with self._assessing:
+            limits, now = self.limits, self._clock()
+            mark = self._mark.update(limits, footprint, now)
+            pressure = replace(limits, soft_bytes=mark.bytes).pressure(footprint.bytes)
+            self._latest = reading = Reading(footprint, pressure, now, mark)
         return reading
 
     def headroom(self, max_age: float = 1.0) -> int:
-        """Bytes until the soft limit, MLX's reclaimable cache counted as free; negative above it.
+        """Bytes until the soft mark, MLX's reclaimable cache counted as free; negative above it.
 
         Measures when the latest reading is older than `max_age` seconds. With a probe that fails the latest
         reading has to do; without any, raises what the probe raised.
@@ -81,7 +114,7 @@ class MemoryGuard:
         elif self._clock() - reading.at > max_age:
             reading = self._try_sample() or reading
         footprint = reading.footprint
-        return self.limits.soft_bytes - (footprint.bytes - footprint.reclaimable)
+        return _soft(self.limits, reading) - (footprint.bytes - footprint.reclaimable)
 
     async def watch(
         self,
@@ -135,11 +168,41 @@ class MemoryGuard:
         reading = self._try_sample()
         if reading is None:
             return []
-        events = self._detector.observe(reading.footprint.bytes, self.limits, reading.at)
+        self._tell_mark(reading)
+        soft = _soft(self.limits, reading)
+        events = self._detector.observe(reading.footprint.bytes, self.limits, soft, reading.at)
         for event in events:
-            _log_event(event)
+            self._log_event(event, reading.at)
         self.on_reading(reading)
         return events
+
+    def _tell_mark(self, reading: Reading) -> None:
+        mark, footprint, configured = reading.mark, reading.footprint, self.limits.soft_bytes
+        news = self._mark_news.observe(mark, footprint.strain.level, configured)
+        if news is News.DOWN:
+            log.warning(
+                "memory.outside",
+                reason=mark.reason,
+                level=footprint.strain.level,
+                soft=mark.bytes,
+                configured=configured,
+                bytes=footprint.bytes,
+                machine_available=footprint.machine_available,
+                cgroup_available=footprint.cgroup_available,
+            )
+        if news is News.BACK:
+            log.info("memory.outside_over", soft=mark.bytes, bytes=footprint.bytes)
+
+    def _log_event(self, event: MemoryEvent, now: float) -> None:
+        match event:
+            case CeilingEvent():
+                log.error("memory.ceiling", bytes=event.footprint_bytes, ceiling=event.ceiling_bytes, limit=event.limit)
+            case SoftEvent() if self._soft_told is None or now - self._soft_told >= _SOFT_LOG_S:
+                self._soft_told = now
+                log.warning("memory.soft", bytes=event.footprint_bytes, soft=event.soft_bytes, pressure=event.pressure)
+            case RecoveredEvent():
+                self._soft_told = None
+                log.info("memory.recovered", bytes=event.footprint_bytes, soft=event.soft_bytes)
 
     def _try_sample(self) -> Reading | None:
         try:
@@ -153,11 +216,8 @@ class MemoryGuard:
         return reading
 
 
-def _log_event(event: MemoryEvent) -> None:
-    match event:
-        case CeilingEvent():
-            log.error("memory.ceiling", bytes=event.footprint_bytes, ceiling=event.ceiling_bytes, limit=event.limit)
-        case SoftEvent():
-            log.warning("memory.soft", bytes=event.footprint_bytes, soft=event.soft_bytes, pressure=event.pressure)
-        case RecoveredEvent():
-            log.info("memory.recovered", bytes=event.footprint_bytes, soft=event.soft_bytes)
+def _soft(limits: MemoryLimits, reading: Reading | None) -> int:
+    """The mark of a reading under the limits of now, which may be others than those it was made with."""
+    if reading is None or not reading.mark.cause:
+        return limits.soft_bytes
+    return min(reading.mark.bytes, limits.soft_bytes)

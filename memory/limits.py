@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mlxd.memory.footprint import Footprint, MemoryLimits
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from mlxd.memory.footprint import SOFT_SIZE, Footprint, MemoryLimits
 
 GIB = 1 << 30
 
@@ -12,6 +15,28 @@ CGROUP = "cgroup memory.max"
 METAL = "Metal recommended working set"
 WIRED = "iogpu.wired_limit_mb"
 
+REMEDIES: Mapping[str, str] = {
+    CONFIGURED: "raise memory.ceiling",
+    SOFT_SIZE: "raise memory.soft",
+    MACHINE: "set memory.ceiling to more than the automatic share of the machine",
+    CGROUP: "raise the memory limit of the container or service",
+    METAL: "raise the share of the GPU with iogpu.wired_limit_mb",
+    WIRED: "raise iogpu.wired_limit_mb",
+}
+"""What gives more room, by the name of the limit that binds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit that the ceiling could come from: its name, and the bytes of footprint that it allows.
+
+    `binds` on the one that it does come from.
+    """
+
+    name: str
+    bytes: int
+    binds: bool = False
+
 
 class CeilingTooLow(ValueError):
     """The ceiling leaves nothing to work with: the idle daemon already uses as much. Bytes."""
@@ -19,7 +44,7 @@ class CeilingTooLow(ValueError):
     def __init__(self, ceiling_bytes: int, footprint_bytes: int, limit: str) -> None:
         super().__init__(
             f"the memory ceiling of {ceiling_bytes} bytes ({limit}) is not above the {footprint_bytes} bytes the idle "
-            "daemon uses; raise memory.ceiling"
+            f"daemon uses; {REMEDIES[limit]}"
         )
         self.ceiling_bytes = ceiling_bytes
         self.footprint_bytes = footprint_bytes
@@ -27,15 +52,20 @@ class CeilingTooLow(ValueError):
 
 
 class SoftTooLow(ValueError):
-    """The soft limit is never reached from above, so no abort could ever count as over. Bytes."""
+    """The soft limit is never reached from above, so no abort could ever count as over. Bytes.
 
-    def __init__(self, soft_bytes: int, footprint_bytes: int) -> None:
+    `limit` names what binds it: memory.soft if that is a size, else what makes the ceiling of which it is a share.
+    """
+
+    def __init__(self, soft_bytes: int, footprint_bytes: int, limit: str) -> None:
+        share = "" if limit == SOFT_SIZE else ", or the share that memory.soft is"
         super().__init__(
-            f"the soft memory limit of {soft_bytes} bytes is not above the {footprint_bytes} bytes the idle daemon "
-            "uses; raise memory.soft or memory.ceiling"
+            f"the soft memory limit of {soft_bytes} bytes ({limit}) is not above the {footprint_bytes} bytes the idle "
+            f"daemon uses; {REMEDIES[limit]}{share}"
         )
         self.soft_bytes = soft_bytes
         self.footprint_bytes = footprint_bytes
+        self.limit = limit
 
 
 def machine_reserve(machine_total: int) -> int:
@@ -69,30 +99,53 @@ def resolve_limits(
     iogpu.wired_limit_mb in bytes where it is set; Metal's working set follows it, so it takes its place.
     Raises CeilingTooLow or SoftTooLow when a limit is not above the footprint, ValueError for a value out of range.
     """
-    ceiling_bytes, limit = _ceiling(ceiling, footprint, metal_limit, wired_limit)
-    if ceiling_bytes <= footprint.bytes:
-        raise CeilingTooLow(ceiling_bytes, footprint.bytes, limit)
-    soft_bytes = _amount(soft, ceiling_bytes, "memory.soft")
-    if soft_bytes > ceiling_bytes:
-        raise ValueError(f"memory.soft is {soft_bytes} bytes, above the ceiling of {ceiling_bytes} bytes ({limit})")
-    if soft_bytes <= footprint.bytes:
-        raise SoftTooLow(soft_bytes, footprint.bytes)
-    return MemoryLimits(ceiling_bytes, soft_bytes, limit)
+    bound = binding(ceiling_bounds(ceiling, footprint, metal_limit, wired_limit))
+    if bound.bytes <= footprint.bytes:
+        raise CeilingTooLow(bound.bytes, footprint.bytes, bound.name)
+    limits = MemoryLimits(bound.bytes, _amount(soft, bound.bytes, SOFT_SIZE), bound.name, isinstance(soft, int))
+    if limits.soft_bytes > bound.bytes:
+        raise ValueError(
+            f"memory.soft is {limits.soft_bytes} bytes, above the ceiling of {bound.bytes} bytes ({bound.name})"
+        )
+    if limits.soft_bytes <= footprint.bytes:
+        raise SoftTooLow(limits.soft_bytes, footprint.bytes, limits.soft_limit)
+    return limits
 
 
-def _ceiling(
-    ceiling: int | float | None, footprint: Footprint, metal_limit: int | None, wired_limit: int | None
-) -> tuple[int, str]:
-    if ceiling is not None:
-        return _amount(ceiling, footprint.machine_total, CONFIGURED), CONFIGURED
-    candidates = [(footprint.machine_total - machine_reserve(footprint.machine_total), MACHINE)]
+def ceiling_bounds(
+    ceiling: int | float | None, footprint: Footprint, metal_limit: int | None, wired_limit: int | None = None
+) -> tuple[Bound, ...]:
+    """All that the ceiling could come from, the least first, as `resolve_limits` takes its arguments.
+
+    Exactly one binds: a configured ceiling, else the least. Raises ValueError for a ceiling that is out of range.
+    """
+    automatic = _automatic(footprint, metal_limit, wired_limit)
+    if ceiling is None:
+        least, *others = automatic
+        return (replace(least, binds=True), *others)
+    configured = Bound(CONFIGURED, _amount(ceiling, footprint.machine_total, CONFIGURED), binds=True)
+    return tuple(_least_first([*automatic, configured]))
+
+
+def binding(bounds: Iterable[Bound]) -> Bound:
+    """The one that binds."""
+    return next(bound for bound in bounds if bound.binds)
+
+
+def _automatic(footprint: Footprint, metal_limit: int | None, wired_limit: int | None) -> list[Bound]:
+    """What an automatic ceiling is the least of, the least first."""
+    bounds = [Bound(MACHINE, footprint.machine_total - machine_reserve(footprint.machine_total))]
     if wired_limit:
-        candidates.append((wired_limit, WIRED))
+        bounds.append(Bound(WIRED, wired_limit))
     elif metal_limit:
-        candidates.append((metal_limit, METAL))
+        bounds.append(Bound(METAL, metal_limit))
     if footprint.cgroup_limit is not None:
-        candidates.append((footprint.cgroup_limit - cgroup_reserve(footprint.cgroup_limit), CGROUP))
-    return min(candidates)
+        bounds.append(Bound(CGROUP, footprint.cgroup_limit - cgroup_reserve(footprint.cgroup_limit)))
+    return _least_first(bounds)
+
+
+def _least_first(bounds: Iterable[Bound]) -> list[Bound]:
+    return sorted(bounds, key=lambda bound: (bound.bytes, bound.name))
 
 
 def _amount(value: int | float, whole: int, key: str) -> int:

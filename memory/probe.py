@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Protocol
 
 import psutil
 
-from mlxd.memory.cgroup import limit_files, lowest_limit
+from mlxd.memory.cgroup import allowance, memory_groups, pressure_file
 from mlxd.memory.darwin import DarwinKernel, default_working_set
 from mlxd.memory.footprint import Footprint
+from mlxd.memory.outside import Strain
+from mlxd.memory.pressure_stall import StallFiles, is_short
+from mlxd.memory.process_tree import listed_descendants, lists_children
 
 KIB = 1 << 10
+_COUNTED = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d{1,18}) kB$", re.MULTILINE)
 
 
 class MemoryProbe(Protocol):
@@ -35,12 +40,14 @@ class MemoryProbe(Protocol):
 
 
 class SystemProbe:
-    """The real machine. One sample costs well under a millisecond, and the walk to the children on top.
+    """The real machine. One sample costs well under a millisecond.
 
     Linux counts RssAnon and RssShmem (file pages are dropped rather than killed for), macOS the physical
     footprint; where neither is told, the resident size. Children are added whole: pages they share count in each.
-    `children` gives their process ids; the default walks the process table when there is any child, about 40 µs
-    per process of the machine.
+    The proportional size of `smaps_rollup` would not, but the kernel walks all pages for it: 2 ms for 200 MB, and
+    nothing that holds a model is that small.
+    `children` gives their process ids.
+    What the operating system says of pressure: PSI on Linux, the pressure level on macOS.
     MLX is never imported here: its counters are 0 until another part of the process has loaded it.
     """
 
@@ -54,19 +61,25 @@ class SystemProbe:
         self._proc = proc
         self._darwin = DarwinKernel.load() if darwin is None and sys.platform == "darwin" else darwin
         self._children = children or descendants
-        self._cgroup_files = limit_files(proc)
+        self._groups = memory_groups(proc)
+        self._stalls = StallFiles(proc / "pressure" / "memory", pressure_file(self._groups))
 
     def sample(self) -> Footprint:
         """Measure now. Raises OSError or psutil.Error when the own process cannot be read."""
-        machine = psutil.virtual_memory()
-        active, cache = _mlx_counters()
+        machine, group = psutil.virtual_memory(), allowance(self._groups)
+        active, cache, peak = _mlx_counters()
         return Footprint(
             bytes=self._process_bytes(os.getpid()) + sum(map(self._child_bytes, self._children())),
             mlx_active=active,
             mlx_cache=cache,
             machine_total=machine.total,
             machine_available=machine.available,
-            cgroup_limit=lowest_limit(self._cgroup_files),
+            cgroup_limit=group.limit,
+            mlx_peak=peak,
+            cgroup_available=group.available,
+            strain=self.strain(
+                machine_short=is_short(machine.available, machine.total), group_short=is_short(*group.tightest)
+            ),
         )
 
     def metal_limit(self) -> int | None:
@@ -81,6 +94,12 @@ class SystemProbe:
     def wired_limit(self) -> int | None:
         """iogpu.wired_limit_mb in bytes where somebody set it, else None."""
         return None if self._darwin is None else self._darwin.wired_limit()
+
+    def strain(self, *, machine_short: bool, group_short: bool) -> Strain:
+        """What the operating system says of memory pressure; on Linux that counts only where something is short."""
+        if self._darwin is not None:
+            return self._darwin.strain()
+        return self._stalls.strain(machine_short=machine_short, group_short=group_short)
 
     def _child_bytes(self, pid: int) -> int:
         try:
@@ -98,16 +117,19 @@ class SystemProbe:
             status = (self._proc / str(pid) / "status").read_bytes()
         except FileNotFoundError:
             return None
-        sizes = [
-            int(line.split()[1]) * KIB for line in status.splitlines() if line.startswith((b"RssAnon:", b"RssShmem:"))
-        ]
+        sizes = [int(size) * KIB for size in _COUNTED.findall(status)]
         return sum(sizes) if sizes else None
 
 
 def descendants() -> list[int]:
-    """Process ids of all children and their children; empty where the process table may not be read."""
+    """Process ids of all children and their children; empty where the process table may not be read.
+
+    Where the kernel does not list them this walks the process table, about 40 µs per process of the machine.
+    """
     if not _has_children():
         return []
+    if lists_children():
+        return listed_descendants(os.getpid())
     try:
         return [child.pid for child in psutil.Process().children(recursive=True)]
     except psutil.AccessDenied:
@@ -131,7 +153,7 @@ def _loaded_mlx() -> ModuleType | None:
     return core if core is not None and hasattr(core, "get_cache_memory") and hasattr(core, "device_info") else None
 
 
-def _mlx_counters() -> tuple[int, int]:
-    """Active and cached bytes of MLX's allocator."""
+def _mlx_counters() -> tuple[int, int, int]:
+    """Active and cached bytes of MLX's allocator, and the most that was active."""
     core = _loaded_mlx()
-    return (0, 0) if core is None else (core.get_active_memory(), core.get_cache_memory())
+    return (0, 0, 0) if core is None else (core.get_active_memory(), core.get_cache_memory(), core.get_peak_memory())

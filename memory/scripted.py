@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from mlxd.memory.footprint import Footprint
+from mlxd.memory.outside import Strain, StrainLevel
 from mlxd.memory.probe import MemoryProbe, SystemProbe
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
@@ -19,7 +20,11 @@ class ProbeFileError(ValueError):
 
 
 class ProbeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a Footprint in bytes, and the two GPU limits; a field left out is measured."""
+    """The fields of a Footprint in bytes, and the two GPU limits; a field left out is measured.
+
+    `strain` is one of "none", "warn" and "critical". A machine with a total of its own and no word about what is
+    available has all of it available that is not in `bytes`.
+    """
 
     bytes: Size | msgspec.UnsetType = msgspec.UNSET
     mlx_active: Size | msgspec.UnsetType = msgspec.UNSET
@@ -27,6 +32,9 @@ class ProbeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine_total: Size | msgspec.UnsetType = msgspec.UNSET
     machine_available: Size | msgspec.UnsetType = msgspec.UNSET
     cgroup_limit: Size | msgspec.UnsetType | None = msgspec.UNSET
+    mlx_peak: Size | msgspec.UnsetType = msgspec.UNSET
+    cgroup_available: Size | msgspec.UnsetType | None = msgspec.UNSET
+    strain: StrainLevel | msgspec.UnsetType = msgspec.UNSET
     metal_limit: Size | msgspec.UnsetType | None = msgspec.UNSET
     wired_limit: Size | msgspec.UnsetType | None = msgspec.UNSET
 
@@ -40,10 +48,17 @@ class FileProbe:
 
     def sample(self) -> Footprint:
         """The file's fields over the system's. Raises ProbeFileError for a file that cannot be used."""
-        script = msgspec.structs.asdict(self._read())
-        fields = {field.name for field in dataclasses.fields(Footprint)}
-        given = {name: value for name, value in script.items() if name in fields and value is not msgspec.UNSET}
-        return dataclasses.replace(self._system.sample(), **given)
+        script = self._read()
+        fields = {field.name for field in dataclasses.fields(Footprint)} - {"strain"}
+        values = msgspec.structs.asdict(script).items()
+        given = {name: value for name, value in values if name in fields and value is not msgspec.UNSET}
+        footprint = dataclasses.replace(self._system.sample(), **given)
+        if "machine_total" in given and "machine_available" not in given:
+            alone = max(0, footprint.machine_total - footprint.bytes)
+            footprint = dataclasses.replace(footprint, machine_available=alone)
+        if isinstance(script.strain, msgspec.UnsetType):
+            return footprint
+        return dataclasses.replace(footprint, strain=_told(script.strain))
 
     def metal_limit(self) -> int | None:
         """The file's `metal_limit`, else the system's. Raises ProbeFileError for a file that cannot be used."""
@@ -60,3 +75,7 @@ class FileProbe:
             return msgspec.json.decode(self._path.read_bytes(), type=ProbeFile)
         except (OSError, msgspec.DecodeError, RecursionError) as error:
             raise ProbeFileError(f"memory probe file {self._path}: {error}") from error
+
+
+def _told(level: StrainLevel) -> Strain:
+    return Strain(level, "" if level is StrainLevel.NONE else f"the probe file says {level}")

@@ -8,12 +8,10 @@ import time
 import pytest
 
 from mlxd.memory.estimates import (
-    SCORE_FACTOR,
     ModelEstimate,
     SlidingLayers,
     inspect_folder,
     kv_bytes,
-    prefill_bytes,
 )
 
 SHAPE = {
@@ -156,10 +154,3 @@ def test_sliding_layers_stop_growing_at_their_window():
     sliding = SlidingLayers(6, 512)
     assert kv_bytes(2, 256, 10, sliding=sliding) == 2 * 256 * 10
     assert kv_bytes(2, 2048, 10, sliding=sliding) == 2 * (2048 * 4 + 512 * 6)
-
-
-def test_a_prefill_costs_its_cache_and_the_scores_of_a_chunk():
-    cache, scores = 4096 * 100, 8 * 512 * 4096 * 2
-    assert prefill_bytes(4000, 512, 100, 8, 2) == cache + SCORE_FACTOR * scores
-    assert prefill_bytes(10, 512, 100, 8, 2) == 256 * 100 + SCORE_FACTOR * 8 * 10 * 1024 * 2
-    assert prefill_bytes(0, 512, 100, 8, 2) == 0

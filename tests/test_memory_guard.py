@@ -11,12 +11,14 @@ from structlog.testing import capture_logs
 from mlxd.memory.crossing import CeilingEvent, RecoveredEvent, SoftEvent
 from mlxd.memory.footprint import Footprint, MemoryLimits, Pressure
 from mlxd.memory.guard import MemoryGuard, pause
+from mlxd.memory.outside import Cause, Strain, StrainLevel
+from mlxd.memory.soft_mark import SoftMark
 
 LIMITS = MemoryLimits(ceiling_bytes=1000, soft_bytes=900, limit="memory.ceiling")
 
 
 class ScriptedProbe:
-    """Gives one reading after the other; an exception among them is raised. The last one stays."""
+    """Gives one reading after the other, bytes or a whole footprint; an exception is raised. The last one stays."""
 
     def __init__(self, *readings, cache=0):
         self._readings = list(readings)
@@ -32,6 +34,8 @@ class ScriptedProbe:
         reading = self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
         if isinstance(reading, Exception):
             raise reading
+        if isinstance(reading, Footprint):
+            return reading
         return Footprint(reading, 0, self._cache, 10_000, 5_000)
 
     def metal_limit(self):
@@ -287,3 +291,91 @@ async def test_a_pause_that_times_out_by_itself_ends_the_watch_with_its_error():
     guard = MemoryGuard(ScriptedProbe(10), LIMITS, wait=wait)
     with pytest.raises(TimeoutError, match="of its own"):
         await guard.watch(1.0, nothing, nothing, nothing, asyncio.Event())
+
+
+def outside(used, *, available=5_000, level=StrainLevel.NONE, cache=0):
+    """A footprint on a machine of 1600 bytes, of which 100 are left to others."""
+    return Footprint(used, 0, cache, 1600, available, strain=Strain(level))
+
+
+def guard_over(*readings, clock=None):
+    probe = ScriptedProbe(*readings)
+    return MemoryGuard(probe, LIMITS, clock or Clock(), soft_mark=SoftMark(machine_counts=True))
+
+
+def test_before_anything_is_measured_the_mark_is_the_configured_limit():
+    guard = guard_over(outside(300, available=150))
+    assert guard.soft_now == 900
+    assert guard.limits_now == LIMITS
+
+
+def test_headroom_and_pressure_go_by_the_mark_and_the_ceiling_stays():
+    guard = guard_over(outside(300, available=150, cache=40), outside(400, available=50), outside(1001, available=0))
+    assert guard.sample().pressure is Pressure.OK
+    assert (guard.soft_now, guard.headroom()) == (342, 342 - 260)
+    assert guard.limits_now == MemoryLimits(1000, 342, "memory.ceiling")
+    reading = guard.sample()
+    assert (reading.pressure, reading.mark.bytes, reading.mark.cause) == (Pressure.SOFT, 342, Cause.MACHINE)
+    assert guard.sample().pressure is Pressure.CEILING
+    assert guard.limits == LIMITS
+
+
+def test_new_limits_hold_at_once_for_whoever_asks_for_the_mark():
+    guard = guard_over(outside(300, available=150))
+    guard.limits = MemoryLimits(2000, 1800, "memory.ceiling")
+    assert guard.soft_now == 1800
+    guard.sample()
+    assert guard.soft_now == 342 // 18 * 18
+    guard.limits = MemoryLimits(1000, 200, "memory.ceiling")
+    assert guard.soft_now == 200
+
+
+async def test_others_that_take_memory_make_us_shed_and_no_request_is_aborted():
+    watch = Watch(outside(800), outside(800, available=50), outside(600, available=250), extra=30)
+    with capture_logs() as logs:
+        await watch.run()
+    assert watch.seen == [SoftEvent(800, 747, "memory.ceiling", Pressure.SOFT), RecoveredEvent(600, 747)]
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [
+        ("memory.outside", "warning"),
+        ("memory.soft", "warning"),
+        ("memory.recovered", "info"),
+    ]
+    assert logs[0] == {
+        "event": "memory.outside", "log_level": "warning", "reason": "machine available", "level": StrainLevel.NONE,
+        "soft": 747, "configured": 900, "bytes": 800, "machine_available": 50, "cgroup_available": None,
+    }  # fmt: skip
+
+
+async def test_the_end_of_pressure_from_outside_is_logged_once():
+    watch = Watch(outside(500, level=StrainLevel.WARN), outside(500), extra=30)
+    with capture_logs() as logs:
+        await watch.run()
+    assert [entry["event"] for entry in logs] == ["memory.outside", "memory.outside_over"]
+    assert logs[0]["reason"] == "memory pressure"
+    assert logs[1]["soft"] == 900
+    assert watch.guard.soft_now == 900
+
+
+async def test_a_crossing_that_lasts_is_acted_on_every_few_seconds_and_logged_once_a_minute():
+    watch = Watch(950, extra=125)
+    with capture_logs() as logs:
+        await watch.run()
+    assert len(watch.seen) == 13
+    assert [entry["event"] for entry in logs] == ["memory.soft"] * 2
+
+
+def test_many_threads_measure_at_once_and_the_mark_stays_whole():
+    probe = ScriptedProbe(*(outside(300, available=100 + turn % 7) for turn in range(2000)))
+    guard = MemoryGuard(probe, LIMITS, Clock(), soft_mark=SoftMark(machine_counts=True))
+    assert guard.sample().mark.bytes == 297
+    found = []
+
+    def measure():
+        found.extend(guard.sample().mark.bytes for _ in range(100))
+
+    threads = [threading.Thread(target=measure) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [297] * 800

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from mlxd.memory.footprint import Footprint, MemoryLimits, Pressure
-from mlxd.memory.limits import CeilingTooLow, SoftTooLow, machine_reserve, resolve_limits
+from mlxd.memory.limits import (
+    CONFIGURED,
+    REMEDIES,
+    Bound,
+    CeilingTooLow,
+    SoftTooLow,
+    binding,
+    ceiling_bounds,
+    machine_reserve,
+    resolve_limits,
+)
 from mlxd.memory.parts import parts
 
 GIB = 1 << 30
@@ -81,9 +91,51 @@ def test_an_automatic_ceiling_can_be_too_low_as_well():
         resolve_limits(None, 0.9, footprint(cgroup=64 * MIB), None)
 
 
-def test_a_soft_limit_that_can_never_be_fallen_below_is_refused():
-    with pytest.raises(SoftTooLow):
-        resolve_limits(110 * MIB, 0.9, footprint(), None)
+@pytest.mark.parametrize(
+    ("ceiling", "soft", "cgroup", "limit"),
+    [
+        (110 * MIB, 0.9, None, "memory.ceiling"),
+        (0.5, MIB, None, "memory.soft"),
+        (None, 0.9, 117 * MIB, "cgroup memory.max"),
+    ],
+)
+def test_a_soft_limit_that_can_never_be_fallen_below_is_refused_and_what_binds_it_named(ceiling, soft, cgroup, limit):
+    with pytest.raises(SoftTooLow) as caught:
+        resolve_limits(ceiling, soft, footprint(cgroup=cgroup), None)
+    assert caught.value.limit == limit
+    assert f"({limit})" in str(caught.value)
+    assert REMEDIES[limit] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "soft", "limit", "soft_limit"),
+    [
+        (None, 0.9, "machine total less reserve", "machine total less reserve"),
+        (None, 8 * GIB, "machine total less reserve", "memory.soft"),
+        (0.5, 1.0, "memory.ceiling", "memory.ceiling"),
+        (0.5, 8 * GIB, "memory.ceiling", "memory.soft"),
+        (16 * GIB, 0.9, "memory.ceiling", "memory.ceiling"),
+    ],
+)
+def test_the_soft_limit_is_named_after_what_makes_it(ceiling, soft, limit, soft_limit):
+    limits = resolve_limits(ceiling, soft, footprint(), None)
+    assert (limits.limit, limits.soft_limit) == (limit, soft_limit)
+
+
+def test_all_that_an_automatic_ceiling_could_come_from_is_told_the_least_first():
+    assert ceiling_bounds(None, footprint(cgroup=16 * GIB), 48 * GIB) == (
+        Bound("cgroup memory.max", 15 * GIB, binds=True),
+        Bound("Metal recommended working set", 48 * GIB),
+        Bound("machine total less reserve", 56 * GIB),
+    )
+
+
+@pytest.mark.parametrize(("ceiling", "place"), [(8 * GIB, 0), (0.5, 1), (1.0, 3)])
+def test_a_configured_ceiling_binds_wherever_it_lies_among_the_automatic_ones(ceiling, place):
+    bounds = ceiling_bounds(ceiling, footprint(cgroup=16 * GIB), 48 * GIB)
+    assert [bound.binds for bound in bounds] == [index == place for index in range(4)]
+    assert binding(bounds).name == CONFIGURED
+    assert [bound.bytes for bound in bounds] == sorted(bound.bytes for bound in bounds)
 
 
 @pytest.mark.parametrize(
