@@ -157,13 +157,13 @@ class Draft:
         self.state = replace(self.state, rooms=(*self.state.rooms, room))
 
     def answer_rooms(self) -> None:
-        """Tell those whose victims are all gone."""
+        """Tell those whose victims are all gone and, if they wait for that, have settled as well."""
         if not self.state.rooms:
             return
-        open_rooms = []
+        going = {(model.name, model.generation) for model in self.models(State.UNLOADING)}
+        settling = {(residue.model, residue.generation) for residue in self.state.remains.pending(self.now)}
+        left = {room.id for room in self.state.rooms if room.victims & (going | settling if room.settle else going)}
         for room in self.state.rooms:
-            if any(self.current(name, generation, State.UNLOADING) for name, generation in room.victims):
-                open_rooms.append(room)
-            else:
+            if room.id not in left:
                 self.emit(ev.RoomAnswered(room.id))
-        self.state = replace(self.state, rooms=tuple(open_rooms))
+        self.state = replace(self.state, rooms=tuple(room for room in self.state.rooms if room.id in left))

@@ -89,7 +89,7 @@ class Driver:
             model = self.state.models.get(event.waiter.model)
             return model is not None and model.state is not State.READY
         if isinstance(event, ev.Tick):
-            return bool(self.state.waiters)
+            return bool(self.state.waiters or self.state.rooms)
         return not isinstance(event, (ev.Released, ev.Left))
 
     def _arm(self) -> None:

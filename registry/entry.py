@@ -71,9 +71,9 @@ class Entry:
         return self.info.weight_bytes if self.info is not None else 0
 
     def held(self) -> Held | None:
-        """What the engine holds once the model is loaded."""
+        """What the engine holds once the model is loaded, and what it has promised to its requests."""
         stats = self.stats()
-        return Held(self.weight_bytes, stats.kv_bytes) if stats is not None else None
+        return Held(self.weight_bytes, stats.kv_bytes, stats.promised_bytes) if stats is not None else None
 
     @property
     def held_bytes(self) -> int:

@@ -50,7 +50,7 @@ class ModelTooLarge(RegistryError):
             f"model {model} has no place: pinned models take all of {limit}; unpin one, or raise it"
             if limit == MAX_LOADED
             else f"model {model} needs {needed_bytes} bytes but at most {limit_bytes} can be made free ({limit}); "
-            "choose a smaller or more quantised model, unpin others, or raise memory.ceiling"
+            "choose a smaller or more quantised model, unpin others, or raise the limits of [memory]"
         )
         self.model = model
         self.needed_bytes = needed_bytes

@@ -45,22 +45,30 @@ class LoadDone:
 
 @dataclass(frozen=True, slots=True)
 class LoadBroke:
-    """The load of this generation failed; `cancelled` is no fault and starts no back-off."""
+    """The load of this generation failed; `cancelled` is no fault and starts no back-off.
+
+    Not `clean` when its engine has not given back what it had.
+    """
 
     model: str
     generation: int
     reason: str
     message: str
     cancelled: bool = False
+    clean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadDone:
-    """The engine of this generation is gone; not `clean` when it missed its deadline and was abandoned."""
+    """The engine of this generation is gone; not `clean` when it missed its deadline and was abandoned.
+
+    `held` is what it had before it closed, in bytes, kept prefixes included.
+    """
 
     model: str
     generation: int
     clean: bool = True
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)

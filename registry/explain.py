@@ -10,7 +10,7 @@ from mlxd.registry import events as ev
 from mlxd.registry.errors import ModelLoadFailed, ModelNotLoaded, ModelRemoved, ModelTooLarge, RegistryError
 from mlxd.registry.forecast import Forecast
 from mlxd.registry.ledger import Ledger
-from mlxd.registry.placement import names_in
+from mlxd.registry.placement import in_the_end, names_in
 from mlxd.registry.planner import plan
 from mlxd.registry.queue import blocked
 from mlxd.registry.residency import Purpose, Residency, Resident, Waiter
@@ -66,11 +66,11 @@ def explain(state: Residency, name: str, now: float, *, operator: bool = False) 
     roomy = replace(state, policy=replace(state.policy, queue_size=len(state.waiters) + 1))
     after, effects = plan(roomy, ev.Wanted(Waiter(_NOBODY, name, now, purpose)), now)
     verdict = _verdict(name, after, effects)
-    plain = Plan(name, verdict, model.need, Ledger.of(state).free)
+    plain = Plan(name, verdict, model.need, Ledger.of(state, now).free)
     if verdict in (Verdict.NEVER_FITS, Verdict.WAITS):
         plain = replace(plain, blocked_by=_blockers(state, name, now))
     if verdict is Verdict.WAITS:
-        plain = replace(plain, waits_for=_waits_for(after, name))
+        plain = replace(plain, waits_for=_waits_for(after, name, now))
     if verdict in (Verdict.NEVER_FITS, Verdict.BACKING_OFF, Verdict.AUTOLOAD_OFF):
         return plain
     eta = Forecast(after, now).until_ready(name)
@@ -100,14 +100,18 @@ def _evicted(effects: list[ev.Effect], name: str) -> tuple[str, ...]:
     return tuple(effect.model for effect in evictions if effect.for_model == name and effect.model is not None)
 
 
-def _waits_for(after: Residency, name: str) -> tuple[str, ...]:
-    """Itself while it leaves, loads under way, those before it in the queue, those that leave, those in use."""
+def _waits_for(after: Residency, name: str, now: float) -> tuple[str, ...]:
+    """Itself while it leaves, loads under way, those before it in the queue, those that leave, those in use. Nobody
+    when it is only memory that it waits for: what left a moment ago, or what other programs need.
+    """
     if after.models[name].state in (State.LOADING, State.DRAINING, State.UNLOADING):
         return (name,)
     before = takewhile(lambda model: model != name, (waiter.model for waiter in blocked(after)))
     leaving = names_in(after, State.DRAINING, State.UNLOADING)
     under_way = (*names_in(after, State.LOADING), *before, *leaving)
-    return under_way or tuple(model.name for model in after.models.values() if model.leases and not model.pinned)
+    if under_way or not in_the_end(after, after.models[name], now):
+        return under_way
+    return tuple(model.name for model in after.models.values() if model.leases and not model.pinned)
 
 
 def _blockers(state: Residency, name: str, now: float) -> tuple[Blocker, ...]:

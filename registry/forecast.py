@@ -59,8 +59,10 @@ class Forecast:
         """When there will be room for the next waiter's model: at once, or when those in its way have finished."""
         target = self._state.models[waiter.model]
         placement = place(self._state, target, self._now)
-        if placement.fits or placement.victims or placement.waits_for:
+        if placement.fits or placement.victims:
             return 0.0
+        if placement.soon:
+            return max((residue.due - self._now for residue in self._state.remains.pending(self._now)), default=0.0)
         leaving = in_the_end(self._state, target, self._now)
         if not leaving:
             return None

@@ -25,6 +25,14 @@ class EngineFactory(Protocol):
     def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> Engine: ...
 
 
+class _Stuck(LoadError):
+    """A load that did not end by itself; `clean` when its engine gave back what it had all the same."""
+
+    def __init__(self, error: LoadError, *, clean: bool) -> None:
+        super().__init__(error.reason, str(error))
+        self.clean = clean
+
+
 class Loads:
     """Runs an entry's engine into and out of memory. Seconds for all times; both timeouts may be changed."""
 
@@ -57,7 +65,7 @@ class Loads:
         # An engine that cannot be made is one failed load, not the end of the registry.
         except Exception as error:
             log.exception("model.load_broke", model=name)
-            self._load_failed(entry, generation, _unforeseen(error))
+            self._load_failed(entry, generation, _unforeseen(error), clean=True)
             return
         entry.own(engine, self._clock())
         entry.patience = Patience(self.stall_timeout, self.unload_timeout)
@@ -91,28 +99,32 @@ class Loads:
     async def _load(self, engine: Engine, entry: Entry, generation: int) -> None:
         name = entry.spec.name
         failure: LoadError | None = None
+        clean = True
         try:
             await self._before_load(name)
             info = await self._load_or_stall(engine, entry)
+        except _Stuck as error:
+            failure, clean = error, error.clean
         except LoadError as error:
             failure = error
-        # As above: one that breaks in an unforeseen way.
+        # As above: one that breaks in an unforeseen way, and nobody knows what it still has.
         except Exception as error:
             log.exception("model.load_broke", model=name)
-            failure = _unforeseen(error)
+            failure, clean = _unforeseen(error), False
         if failure is not None:
-            self._load_failed(entry, generation, failure)
+            self._load_failed(entry, generation, failure, clean=clean)
             return
         entry.loaded(info, self._clock())
         log.info("model.loaded", model=name, seconds=entry.load_seconds, bytes=entry.weight_bytes)
         self._post(ev.LoadDone(name, generation, info.weight_bytes))
 
-    def _load_failed(self, entry: Entry, generation: int, failure: LoadError) -> None:
+    def _load_failed(self, entry: Entry, generation: int, failure: LoadError, *, clean: bool) -> None:
         name = entry.spec.name
         entry.disown()
         cancelled = failure.reason is LoadFailure.CANCELLED
         log.warning("model.load_failed", model=name, reason=failure.reason, message=str(failure))
-        self._post(ev.LoadBroke(name, generation, failure.reason, str(failure), cancelled=cancelled))
+        broke = ev.LoadBroke(name, generation, failure.reason, str(failure), cancelled=cancelled, clean=clean)
+        self._post(broke)
 
     async def _load_or_stall(self, engine: Engine, entry: Entry) -> ModelInfo:
         patience = entry.patience
@@ -129,11 +141,11 @@ class Loads:
         except TimeoutError:
             if patience.asked:
                 error = LoadError(LoadFailure.CANCELLED, f"the load did not stop within {self.unload_timeout:g} s")
-                await self._close(engine, error, 0.0)
+                clean = await self._close(engine, error, 0.0)
             else:
                 error = LoadError(LoadFailure.STALLED, f"no bytes were read for {self.stall_timeout:g} s")
-                await self._close(engine, error, self.unload_timeout)
-            raise error from None
+                clean = await self._close(engine, error, self.unload_timeout)
+            raise _Stuck(error, clean=clean) from None
 
     async def _unload(self, entry: Entry, generation: int, error: Exception) -> None:
         name = entry.spec.name
@@ -142,7 +154,7 @@ class Loads:
         clean = await self._close(entry.engine, error, self.unload_timeout)
         entry.disown(held if clean else 0)
         log.info("model.unloaded", model=name, freed_bytes=entry.last_freed, clean=clean)
-        self._post(ev.UnloadDone(name, generation, clean=clean))
+        self._post(ev.UnloadDone(name, generation, clean=clean, held=held))
 
     async def _close(self, engine: Engine, error: Exception, timeout: float) -> bool:
         try:

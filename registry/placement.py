@@ -14,11 +14,13 @@ from mlxd.registry.victims import Candidate, choose
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a load would take: it fits as it is, or after these leave, or once what is leaving has left."""
+    """What a load would take: it fits as it is, or `soon`, once the room of those that leave or left is free, or after
+    these leave.
+    """
 
     fits: bool
     victims: tuple[str, ...] = ()
-    waits_for: tuple[str, ...] = ()
+    soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Most:
 
     @classmethod
     def of(cls, state: Residency) -> Most:
-        """What the limit leaves beside the base and the pinned models."""
+        """What the limit leaves beside the base and the pinned models, whatever other programs need at present."""
         memory, slots = state.memory, state.policy.max_loaded
         pinned = [charge(state, model) for model in state.models.values() if _stays(model)]
         return cls(memory.limit - memory.base - sum(pinned), slots - len(pinned) if slots else None)
@@ -41,16 +43,15 @@ class Most:
 
 
 def place(state: Residency, target: Resident, now: float) -> Placement:
-    """How the target could be loaded now. In order: it fits · it fits after unloads under way · it fits after
-    evicting the cheapest set of idle models · it does not.
+    """How the target could be loaded now. In order: it fits · it fits once unloads under way have ended and settled ·
+    it fits after evicting the cheapest set of idle models · it does not.
     """
-    ledger = Ledger.of(state)
+    ledger = Ledger.of(state, now)
     if ledger.fits(target.need):
         return Placement(fits=True)
-    leaving = names_in(state, State.UNLOADING)
-    short = ledger.short(target.need, leaving)
+    short = ledger.short_without(target.need, names_in(state, State.UNLOADING))
     if short == NOTHING:
-        return Placement(fits=False, waits_for=leaving)
+        return Placement(fits=False, soon=True)
     victims = choose(_candidates(state, ledger, evictable_models(state, now), now), short)
     return Placement(fits=False, victims=victims or ())
 
@@ -59,31 +60,34 @@ def in_the_way(state: Residency, target: Resident, now: float) -> tuple[str, ...
     """The ready models that must take no new requests for the target to fit in the end, beside those that are going
     already; none when even all of them are not enough.
     """
-    ledger = Ledger.of(state)
-    short = ledger.short(target.need, names_in(state, State.UNLOADING, State.DRAINING))
+    ledger = Ledger.of(state, now)
+    short = ledger.short_without(target.need, names_in(state, State.UNLOADING, State.DRAINING))
     ready = [model for model in state.models.values() if may_drain(state, model, now)]
     return choose(_candidates(state, ledger, ready, now), short) or ()
 
 
 def in_the_end(state: Residency, target: Resident, now: float) -> tuple[str, ...]:
     """The models that have to leave for the target to fit, whenever they can: in use, fresh, draining or loading."""
-    ledger = Ledger.of(state)
-    short = ledger.short(target.need, names_in(state, State.UNLOADING))
+    ledger = Ledger.of(state, now)
+    short = ledger.short_without(target.need, names_in(state, State.UNLOADING))
     going = (State.LOADING, State.READY, State.DRAINING)
     models = [model for model in state.models.values() if model.state in going and not _stays(model)]
     return choose(_candidates(state, ledger, models, now), short) or ()
 
 
-def first_to_pass(state: Residency, waiting: Resident, since: float, models: Iterable[Resident]) -> Resident | None:
+def first_to_pass(
+    state: Residency, waiting: Resident, since: float, models: Iterable[Resident], now: float
+) -> Resident | None:
     """The first that fits into what is free and leaves enough for one that has waited for others to leave `since`.
 
     Those who passed it before have their part already.
     """
-    ledger = Ledger.of(state)
+    ledger = Ledger.of(state, now)
     charged = (state.models[name] for name in ledger.charges)
     movable = [model.name for model in charged if not _stays(model) and model.load_started <= since]
     for model in models:
-        if ledger.fits(model.need) and ledger.fits(waiting.need, movable, beside=Reserve(model.need, 1)):
+        in_the_end = ledger.short_without(waiting.need, movable, beside=Reserve(model.need, 1))
+        if ledger.fits(model.need) and in_the_end == NOTHING:
             return model
     return None
 
@@ -108,14 +112,15 @@ def may_drain(state: Residency, model: Resident, now: float) -> bool:
 
 
 def room_victims(state: Residency, needed: int, now: float, *, partial: bool) -> tuple[str, ...]:
-    """The cheapest set of idle models whose memory covers `needed` bytes, beside that of unloads under way.
+    """The cheapest set of idle models whose memory covers `needed` bytes, beside that of unloads that are under way or
+    have not settled.
 
     With `partial` the machine is short of memory: their minimum time does not count, and all of them leave when they
     do not cover it. Else none does.
     """
-    ledger = Ledger.of(state)
+    ledger = Ledger.of(state, now)
     idle = idle_models(state) if partial else evictable_models(state, now)
-    coming = sum(ledger.charges[name] for name in names_in(state, State.UNLOADING))
+    coming = ledger.pending + sum(ledger.charges[name] for name in names_in(state, State.UNLOADING))
     victims = choose(_candidates(state, ledger, idle, now), Reserve(max(0, needed - coming)))
     if victims is None:
         return tuple(model.name for model in idle) if partial else ()

@@ -12,7 +12,7 @@ Nothing here reads a clock, logs, or touches an engine. Rules, in the order `_se
    evicted for it; if nothing can leave, it waits, and after `max_wait` the models in its way drain. `max_loading`
    models load at a time; a load that nobody waits for gives way.
 8. While the next waiter waits for busy models, before its `max_wait`, a model that fits beside it may load.
-9. A RoomNeeded is answered when the models evicted for it are gone.
+9. A RoomNeeded is answered when the models evicted for it are gone and, for a prompt, what they left has settled.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from mlxd.registry.placement import Most, first_to_pass, in_the_way, place
 from mlxd.registry.queue import blocked
 from mlxd.registry.reactions import react
 from mlxd.registry.reconfigure import retire
+from mlxd.registry.remains import measure, use_up
 from mlxd.registry.residency import Residency, Resident, Waiter
 from mlxd.registry.states import Move, State
 
-# Seconds after which memory is measured again while somebody waits and more is in use than the books know of: what a
-# model leaves may come back late.
+# Seconds after which memory is measured again while somebody waits for it and it may be free by then: more is in use
+# than the books know of, or other programs need some. What a model leaves may come back late.
 REMEASURE = 1.0
 
 
@@ -42,6 +43,7 @@ def plan(state: Residency, event: ev.Event, now: float) -> tuple[Residency, list
     """The state after an event at `now` (monotonic seconds), and what is to be done, in order."""
     draft = Draft(state, now)
     react(draft, event)
+    measure(draft)
     _settle(draft)
     return draft.state, draft.effects
 
@@ -52,8 +54,11 @@ def next_deadline(state: Residency, now: float) -> float | None:
     queue = blocked(state)
     for waiter in queue[:1]:
         due.append(waiter.since + state.policy.max_wait)
-        if Ledger.of(state).unbooked:
+        if state.memory.present_limit < state.memory.limit or Ledger.of(state, now).unbooked:
             due.append(now + REMEASURE)
+    pending = state.remains.pending(now) if queue or state.rooms else ()
+    if pending:
+        due += [now + REMEASURE, pending[0].due]
     for model in state.models.values():
         if model.state is State.DRAINING and model.drain_until is not None:
             due.append(model.drain_until)
@@ -142,7 +147,7 @@ def _serve_queue(draft: Draft) -> None:
         placement = place(draft.state, draft.model(first.model), draft.now)
         for name in placement.victims:
             _evict(draft, name, first)
-        if placement.victims or placement.waits_for:
+        if placement.victims or placement.soon:
             return
         if placement.fits:
             _start_load(draft, first)
@@ -183,7 +188,7 @@ def _wait_for_others(draft: Draft, queue: list[Waiter]) -> bool:
     behind = {waiter.model: waiter for waiter in others}
     models = (draft.model(name) for name in behind)
     in_time = (model for model in models if draft.now + (load_seconds(draft.state, model) or 0.0) < until)
-    passing = first_to_pass(draft.state, draft.model(first.model), first.since, in_time)
+    passing = first_to_pass(draft.state, draft.model(first.model), first.since, in_time, draft.now)
     if passing is None:
         return False
     _start_load(draft, behind[passing.name])
@@ -192,7 +197,7 @@ def _wait_for_others(draft: Draft, queue: list[Waiter]) -> bool:
 
 def _start_load(draft: Draft, waiter: Waiter) -> None:
     model = draft.model(waiter.model)
-    inputs = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state).free}
+    inputs = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state, draft.now).free}
     generation = draft.next_generation(waiter.key)
     draft.move(
         model.name,
@@ -200,6 +205,7 @@ def _start_load(draft: Draft, waiter: Waiter) -> None:
         generation=generation,
         loaded_key=model.load_key,
         admitted=model.need,
+        into=use_up(draft, model.need),
         leases=0,
         load_started=draft.now,
     )
@@ -211,7 +217,7 @@ def _evict(draft: Draft, name: str, waiter: Waiter) -> None:
     target = draft.model(waiter.model)
     inputs = {
         "needed_bytes": target.need,
-        "free_bytes": Ledger.of(draft.state).free,
+        "free_bytes": Ledger.of(draft.state, draft.now).free,
         "freed_bytes": charge(draft.state, draft.model(name)),
         "idle_s": round(draft.now - draft.model(name).last_used, 3),
         "reload_s": round(reload_seconds(draft.state, draft.model(name)), 3),

@@ -19,11 +19,12 @@ from mlxd.registry.errors import (
 )
 from mlxd.registry.exits import cancel_load, drain, never_fits, unload
 from mlxd.registry.forecast import Forecast
-from mlxd.registry.ledger import Ledger
+from mlxd.registry.ledger import Ledger, charge
 from mlxd.registry.pace import averaged
 from mlxd.registry.placement import Most, names_in, room_victims
 from mlxd.registry.queue import crowded_out
 from mlxd.registry.reconfigure import reconfigure
+from mlxd.registry.remains import leave, lose
 from mlxd.registry.residency import Purpose, Resident, RoomWanted, Trouble, Waiter
 from mlxd.registry.states import RESIDENT, Move, State
 
@@ -130,6 +131,8 @@ def _load_done(draft: Draft, event: ev.LoadDone) -> None:
     draft.measured(weights, seconds)
     admitted = weights + model.kv_floor
     draft.put(replace(draft.model(event.model), weights=weights, admitted=admitted, load_seconds=seconds))
+    if (spared := min(model.into, model.admitted - admitted)) > 0:
+        leave(draft, model, spared)
     if model.cancelling and not draft.has_waiters(event.model):
         unload(draft, event.model, "unload", "load_cancelled")
 
@@ -141,11 +144,13 @@ def _load_broke(draft: Draft, event: ev.LoadBroke) -> None:
     if event.cancelled or model.outdated or model.cancelling:
         # those who wait now came after the cancel: how it ended is nothing to them
         draft.move(event.model, Move.LOAD_CANCELLED, cancelling=False, outdated=False)
+        _leave_memory(draft, model, model.admitted, clean=event.clean)
         draft.queue_again(event.model)
         return
     attempts = model.trouble.attempts if model.trouble else 0
     trouble = Trouble(event.reason, event.message, attempts + 1, draft.now + draft.backoff(attempts))
     draft.move(event.model, Move.LOAD_FAILED, trouble=trouble)
+    _leave_memory(draft, model, model.admitted, clean=event.clean)
     draft.decide("refuse", event.model, event.reason, inputs={"message": event.message, "attempts": attempts + 1})
     draft.refuse_all(event.model, draft.load_failed(draft.model(event.model)))
 
@@ -170,7 +175,16 @@ def _unload_done(draft: Draft, event: ev.UnloadDone) -> None:
         trouble = Trouble("stalled", "its engine did not close in time and was abandoned", 1, draft.now)
     left = Move.UNLOADED if trouble is None else Move.LOST
     draft.move(event.model, left, leases=0, trouble=trouble, outdated=False, cancelling=False)
+    _leave_memory(draft, model, max(charge(draft.state, model), event.held), clean=event.clean)
     draft.queue_again(event.model)
+
+
+def _leave_memory(draft: Draft, model: Resident, had: int, *, clean: bool) -> None:
+    """A model is off the books; its engine gave back what it had, or was abandoned with it."""
+    if clean:
+        leave(draft, model, had)
+    else:
+        lose(draft, had)
 
 
 def _engine_died(draft: Draft, event: ev.EngineDied) -> None:
@@ -210,11 +224,12 @@ def _policy_changed(draft: Draft, event: ev.PolicyChanged) -> None:
 
 def _room_needed(draft: Draft, event: ev.RoomNeeded) -> None:
     victims = room_victims(draft.state, event.bytes, draft.now, partial=event.partial)
-    inputs = {"needed_bytes": event.bytes, "free_bytes": Ledger.of(draft.state).free}
+    inputs = {"needed_bytes": event.bytes, "free_bytes": Ledger.of(draft.state, draft.now).free}
     for name in victims:
         draft.decide(
             "evict", name, event.reason, for_model=event.for_model, for_request=event.for_request, inputs=inputs
         )
         unload(draft, name)
-    going = names_in(draft.state, State.UNLOADING)
-    draft.want_room(RoomWanted(event.id, frozenset((name, draft.model(name).generation) for name in going)))
+    going = {(name, draft.model(name).generation) for name in names_in(draft.state, State.UNLOADING)}
+    going |= {(residue.model, residue.generation) for residue in draft.state.remains.pending(draft.now)}
+    draft.want_room(RoomWanted(event.id, frozenset(going), settle=not event.partial))

@@ -15,6 +15,7 @@ from mlxd.registry.explain import Plan, explain
 from mlxd.registry.queue import in_order
 from mlxd.registry.residency import MemoryReading, Residency, Waiter
 from mlxd.registry.snapshot import Decision, ModelSnapshot
+from mlxd.registry.states import State
 from mlxd.registry.views import snapshot
 
 
@@ -60,6 +61,19 @@ class RegistryReader(ABC):
         """The engines of models that are loaded."""
         loaded = {name: entry.engine for name, entry in self._entries.items() if entry.loaded_at is not None}
         return {name: engine for name, engine in loaded.items() if engine is not None}
+
+    def weights_beside(self, name: str) -> int:
+        """Bytes that stay whatever else leaves for this model's requests: its own weights, and all of pinned models."""
+        state, engines = self._state, self.engines()
+        pinned = [other for other in engines if other != name and state.models[other].pinned]
+        return self._entry(name).weight_bytes + sum(self._entries[other].held_bytes for other in pinned)
+
+    def unread_bytes(self, name: str) -> int:
+        """Bytes that a load in progress has still to take; 0 for models that are not on their way."""
+        entry, model = self._entries.get(name), self._state.models.get(name)
+        if entry is None or model is None or entry.progress is None or model.state is not State.LOADING:
+            return 0
+        return max(0, model.admitted - entry.progress.bytes_done)
 
     @property
     def closing(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import structlog
 
 from mlxd.engines.engine import Engine
+from mlxd.engines.errors import MemoryRefusal
 from mlxd.engines.types import PrefillEvictionRequest
 from mlxd.registry import events as ev
 from mlxd.registry.driver import Driver, MemorySource
@@ -141,6 +142,11 @@ class ModelRegistry(RegistryReader):
         self.decisions.add("abort", reason, inputs={**inputs, "requests": sum(counts)})
         return sum(counts)
 
+    def refused(self, name: str, error: MemoryRefusal) -> None:
+        """An engine has sent a request away for want of memory."""
+        inputs = {"needed_bytes": error.estimated_bytes, "free_bytes": error.available_bytes}
+        self.decisions.add("refuse", error.why, model=name, for_request=error.request_id, inputs=inputs)
+
     # -- operators -----------------------------------------------------------------------------------------
 
     async def load(
@@ -244,7 +250,8 @@ class ModelRegistry(RegistryReader):
 
     async def _free_prefixes(self, name: str) -> None:
         """A model is about to load: the planner counted on what is kept of prompts."""
-        short = self._state.models[name].need - self._memory(fresh=True).unused
+        model = self._state.models[name]
+        short = model.need - model.into - self._memory(fresh=True).unused
         if short > 0:
             await self.trim_prefixes(short, "load", for_model=name)
 

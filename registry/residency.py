@@ -24,7 +24,8 @@ class Resident:
     """One model. `weights` are the bytes of a load, from its files until a load has measured them; `kv_floor` is the
     KV cache that a load must find room for beside them. `generation` is the number of its last load.
 
-    `admitted` is what the load in memory or on its way was let in with, then what it was measured to need, in bytes.
+    `admitted` is what the load in memory or on its way was let in with, then what it was measured to need, in bytes;
+    `into` is how much of it is what others left behind.
     `load_seconds` and `answer_seconds` are what the last load and, on average, a lease took; None until there was one.
     `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
     while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory;
@@ -40,6 +41,7 @@ class Resident:
     state: State = State.UNLOADED
     generation: int = 0
     admitted: int = 0
+    into: int = 0
     leases: int = 0
     last_used: float = 0.0
     loaded_at: float = 0.0
@@ -87,24 +89,30 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class RoomWanted:
-    """Somebody waits until these models are unloaded."""
+    """Somebody waits until these models are unloaded and, if they `settle`, what they leave behind has settled."""
 
     id: int
     victims: frozenset[tuple[str, int]]
+    settle: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the engine of a loaded model holds beside kept prefixes, in bytes."""
+    """What the engine of a loaded model holds beside kept prefixes, in bytes; `promised` is what its requests may take
+    yet.
+    """
 
     weights: int
     kv: int = 0
+    promised: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
     """Bytes: the limit for models and what it is called, what is measured now, and what is not models'.
 
+    `limit_now` is what holds while other programs need memory, None when that is the limit. It says what may be loaded
+    now; what can be loaded at all is a matter of the limit.
     `prefixes` are kept prompt prefixes. They are not in `measured`: whoever needs their room gets it. `held` is what
     each loaded model's engine holds, by name.
     """
@@ -115,11 +123,43 @@ class MemoryReading:
     base: int
     prefixes: int = 0
     held: Mapping[str, Held] = field(default_factory=dict)
+    limit_now: int | None = None
+
+    @property
+    def present_limit(self) -> int:
+        """What may be in use now."""
+        return self.limit if self.limit_now is None else min(self.limit, self.limit_now)
 
     @property
     def unused(self) -> int:
         """Bytes that are free before any prefix is given up."""
-        return self.limit - self.measured - self.prefixes
+        return self.present_limit - self.measured - self.prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class Residue:
+    """Bytes that an engine has given back and that may still be measured; from `due` on they count as free."""
+
+    model: str
+    generation: int
+    bytes: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What engines that are gone left behind, in bytes: `late` is given back, oldest first, `lost` is not."""
+
+    late: tuple[Residue, ...] = ()
+    lost: int = 0
+
+    def settled(self, now: float) -> int:
+        """What was given back and has had its time to go."""
+        return sum(residue.bytes for residue in self.late if residue.due <= now)
+
+    def pending(self, now: float) -> tuple[Residue, ...]:
+        """What was given back a moment ago."""
+        return tuple(residue for residue in self.late if now < residue.due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +193,7 @@ class Residency:
     models: Mapping[str, Resident] = field(default_factory=dict)
     waiters: tuple[Waiter, ...] = ()
     rooms: tuple[RoomWanted, ...] = ()
+    remains: Remains = field(default_factory=Remains)
     loads: int = 0
     served: Mapping[str | None, float] = field(default_factory=dict)
     seconds_per_byte: float | None = None

@@ -9,6 +9,7 @@ from planner_outside import Outside
 from mlxd.registry import events as ev
 from mlxd.registry.errors import ModelTooLarge, ModelWaitTimeout
 from mlxd.registry.planner import next_deadline
+from mlxd.registry.remains import SETTLE
 from mlxd.registry.states import State
 
 AT_REST = frozenset({State.UNLOADED, State.READY, State.FAILED})
@@ -18,9 +19,9 @@ ANSWER, LOAD, UNLOAD = 4.0, 3.0, 1.0
 
 def check_ending(world: Outside) -> None:
     """Leases are given back, loads succeed and unloads end: then everybody is answered and nothing is under way."""
-    world.extra = 0
+    world.memory.calm_down()
     world.send(ev.Tick())
-    for _ in range(200):
+    for _ in range(400):
         if not _work(world):
             break
     else:
@@ -38,12 +39,13 @@ def check_ending(world: Outside) -> None:
 def _work(world: Outside) -> bool:
     """The next thing that happens when all goes well; False when there is none."""
     refused = set(world.refused)
+    world.memory.keep_below_the_limit()
     if world.leases:
         world.release(next(iter(world.leases)))
     elif world.loads:
         world.end_load(next(iter(world.loads)))
     elif world.unloads:
-        world.finish_unload(next(iter(world.unloads)))
+        world.finish_unload(next(iter(world.unloads)), world.memory.stays)
     elif (due := next_deadline(world.state, world.now)) is not None:
         world.tick(due)
     else:
@@ -65,6 +67,7 @@ class TrafficElsewhere:
     def step(self) -> None:
         """The next thing that takes place."""
         world = self.world
+        world.memory.keep_below_the_limit()
         jobs: dict[tuple[str, str | int], float] = {("lease", waiter_id): ANSWER for waiter_id in world.leases}
         jobs |= {("load", name): LOAD for name in world.loads}
         jobs |= {("unload", name): UNLOAD for name in world.unloads}
@@ -87,7 +90,7 @@ class TrafficElsewhere:
                     world.want(name)
                 world.release(waiter_id)
             case "unload", str(name):
-                world.finish_unload(name)
+                world.finish_unload(name, world.memory.stays)
             case _, str(name):
                 world.end_load(name)
 
@@ -96,14 +99,14 @@ def check_fairness(world: Outside) -> None:
     """However busy the other models are, the oldest waiter is served or refused within a bound."""
     if not world.state.waiters:
         return
-    world.extra = 0
+    world.memory.calm_down()
     world.send(ev.Tick())
     if not world.state.waiters:
         return
     oldest = world.state.waiters[0]
     policy = world.state.policy
     keys = {waiter.key for waiter in world.state.waiters} | {None}
-    swap = ANSWER + UNLOAD + LOAD
+    swap = ANSWER + UNLOAD + SETTLE + LOAD
     bound = swap + len(keys) * (policy.max_wait + policy.min_residency + swap)
     until = world.now + bound
     traffic = TrafficElsewhere(world, oldest.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -34,6 +35,8 @@ traits = st.fixed_dictionaries(
         "ttl": ttls,
     }
 )
+# How much of what an engine had stays in use after it.
+shares = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 policies = st.builds(
     Policy,
     max_loaded=st.sampled_from([0, 0, 0, 1, 2, 3]),
@@ -49,6 +52,20 @@ def pick(options: Sequence[T], number: int) -> T:
     return options[number % len(options)]
 
 
+@dataclass(frozen=True)
+class Nature:
+    """Whether loads heed a cancel, whether what engines left behind is used again, and whether nobody else takes or
+    gives back memory.
+    """
+
+    heeds: bool
+    reuses: bool
+    quiet: bool
+
+
+natures = st.builds(Nature, st.booleans(), st.booleans(), st.booleans())
+
+
 class Traffic(RuleBasedStateMachine):
     """What readers, engines, memory and time may do to a registry. `picks` choose among what there is."""
 
@@ -56,18 +73,20 @@ class Traffic(RuleBasedStateMachine):
         super().__init__()
         self.world = Outside.of((), Policy())
         self.names = NAMES
+        self.quiet = True
 
     @initialize(
         drawn=st.lists(traits, min_size=1, max_size=6),
         warm=st.lists(st.sampled_from([Purpose.LEASE, Purpose.LOAD]), max_size=6),
         policy=policies,
-        heeds=st.booleans(),
+        nature=natures,
     )
-    def begin(self, drawn: list[dict], warm: list[Purpose], policy: Policy, heeds: bool) -> None:
+    def begin(self, drawn: list[dict], warm: list[Purpose], policy: Policy, nature: Nature) -> None:
         """Some models are in memory from the start, in use or not."""
+        self.quiet = nature.quiet
         self.names = NAMES[: len(drawn)]
         residents = [Resident(name, **given) for name, given in zip(self.names, drawn, strict=True)]
-        self.world = Outside.of(residents, policy, heeds=heeds)
+        self.world = Outside.of(residents, policy, heeds=nature.heeds, reuses=nature.reuses)
         for name, purpose in zip(self.names, warm, strict=False):
             self.world.want(name, purpose, bound=30.0)
             for loading in list(self.world.loads):
@@ -108,26 +127,26 @@ class Traffic(RuleBasedStateMachine):
         self.world.finish_load(pick(list(self.world.loads), number), weights)
 
     @precondition(lambda self: any(load.stop for load in self.world.loads.values()))
-    @rule(number=picks)
-    def load_stops(self, number: int) -> None:
+    @rule(number=picks, stays=shares)
+    def load_stops(self, number: int, stays: float) -> None:
         stopping = [name for name, load in self.world.loads.items() if load.stop]
-        self.world.break_load(pick(stopping, number), "cancelled", cancelled=True)
+        self.world.break_load(pick(stopping, number), "cancelled", stays, cancelled=True)
 
     @precondition(lambda self: self.world.loads or self.world.engines or self.world.unloads)
-    @rule(number=picks, reason=st.sampled_from(["bad_files", "out_of_memory", "stalled"]))
-    def engine_breaks(self, number: int, reason: str) -> None:
+    @rule(number=picks, reason=st.sampled_from(["bad_files", "out_of_memory", "stalled"]), stays=shares)
+    def engine_breaks(self, number: int, reason: str, stays: float) -> None:
         """While it loads, at work, or while it closes."""
         world = self.world
         name = pick([*world.engines, *world.loads, *world.unloads], number)
         if name in world.loads:
-            world.break_load(name, reason)
+            world.break_load(name, reason, stays)
         else:
             world.kill(name)
 
     @precondition(lambda self: self.world.unloads)
-    @rule(number=picks, clean=st.booleans())
-    def unload_ends(self, number: int, clean: bool) -> None:
-        self.world.finish_unload(pick(list(self.world.unloads), number), clean=clean)
+    @rule(number=picks, clean=st.sampled_from([True, True, False]), stays=shares)
+    def unload_ends(self, number: int, clean: bool, stays: float) -> None:
+        self.world.finish_unload(pick(list(self.world.unloads), number), stays, clean=clean)
 
     # -- memory --------------------------------------------------------------------------------------------
 
@@ -137,22 +156,32 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([100, 100, 80, 200, 50]), extra=st.sampled_from([0, 0, 20, -30]))
     def memory_changes(self, limit: int, extra: int) -> None:
-        self.world.limit, self.world.extra = limit, extra
+        self.world.memory.limit = limit
+        self.world.memory.take(0 if self.quiet else extra)
+
+    @rule(limit_now=st.sampled_from([None, None, 60, 40, 90, 0, 150]))
+    def others_need_memory(self, limit_now: int | None) -> None:
+        """Other programs press, or do not any more."""
+        self.world.memory.limit_now = limit_now
+
+    @rule(share=st.sampled_from([0.5, 1.0]))
+    def memory_comes_back(self, share: float) -> None:
+        self.world.memory.comes_back(share)
 
     @precondition(lambda self: self.world.engines)
-    @rule(number=picks, kv=st.sampled_from([0, 5, 30]))
-    def engine_fills(self, number: int, kv: int) -> None:
-        self.world.hold(pick(list(self.world.engines), number), kv)
+    @rule(number=picks, kv=st.sampled_from([0, 5, 30]), promised=st.sampled_from([0, 0, 10]))
+    def engine_fills(self, number: int, kv: int, promised: int) -> None:
+        self.world.hold(pick(list(self.world.engines), number), kv, promised)
 
     @precondition(lambda self: self.world.loads or self.world.unloads)
-    @rule(number=picks)
-    def all_goes_well(self, number: int) -> None:
+    @rule(number=picks, stays=shares)
+    def all_goes_well(self, number: int, stays: float) -> None:
         """Whatever is under way ends as it should."""
         name = pick([*self.world.unloads, *self.world.loads], number)
         if name in self.world.loads:
             self.world.end_load(name)
         else:
-            self.world.finish_unload(name)
+            self.world.finish_unload(name, stays)
 
     # -- time ----------------------------------------------------------------------------------------------
 

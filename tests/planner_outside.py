@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from planner_memory import Memory
 from planner_promises import check_effects, check_now, check_state, check_time
 
 from mlxd.registry import events as ev
 from mlxd.registry.planner import plan
+from mlxd.registry.remains import SETTLE
 from mlxd.registry.residency import Held, MemoryReading, Policy, Purpose, Residency, Resident, Waiter
 
 
@@ -27,21 +29,21 @@ class Running:
 class Outside:
     """Engines, readers, and leases by who was granted them.
 
-    In bytes, `held` is what engines hold where that is not what was foreseen, and `extra` what is measured beyond all
-    of them; it may be negative. `unwanted` are the engines that an operator wants gone, `heeds` says whether a load
-    that is asked to stop does so in the end, `broken` that a promise was.
+    `held` is what engines hold where that is not what was foreseen. `rooms` has those who wait for room, with the
+    unloads that they wait for; those in `shed` do not let them settle. `unwanted` are the engines that an operator
+    wants gone, `heeds` says whether a load that is asked to stop does so in the end, `broken` that a promise was.
     """
 
     state: Residency
+    memory: Memory
     now: float = 1000.0
-    limit: int = 100
-    extra: int = 0
     loads: dict[str, Running] = field(default_factory=dict)
     engines: dict[str, int] = field(default_factory=dict)
     unloads: dict[str, int] = field(default_factory=dict)
     leases: dict[int, tuple[str, int]] = field(default_factory=dict)
     waiting: dict[int, Waiter] = field(default_factory=dict)
-    rooms: set[int] = field(default_factory=set)
+    rooms: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
+    shed: set[int] = field(default_factory=set)
     held: dict[str, Held] = field(default_factory=dict)
     unwanted: dict[str, int] = field(default_factory=dict)
     generations: dict[str, int] = field(default_factory=dict)
@@ -52,21 +54,23 @@ class Outside:
     ids: int = 0
 
     @classmethod
-    def of(cls, models: Iterable[Resident], policy: Policy, *, limit: int = 100, heeds: bool = True) -> Outside:
-        memory = MemoryReading(limit, "memory.ceiling", 0, 0)
-        return cls(Residency(policy, memory, {model.name: model for model in models}), limit=limit, heeds=heeds)
+    def of(cls, models: Iterable[Resident], policy: Policy, *, heeds: bool = True, reuses: bool = True) -> Outside:
+        memory = Memory(reuses=reuses)
+        return cls(Residency(policy, memory.reading({}), {model.name: model for model in models}), memory, heeds=heeds)
 
     def copy(self) -> Outside:
         """The same world, to be driven elsewhere."""
         loads = {name: replace(load) for name, load in self.loads.items()}
         return replace(
             self,
+            memory=self.memory.copy(),
             loads=loads,
             engines=dict(self.engines),
             unloads=dict(self.unloads),
             leases=dict(self.leases),
             waiting=dict(self.waiting),
-            rooms=set(self.rooms),
+            rooms=dict(self.rooms),
+            shed=set(self.shed),
             held=dict(self.held),
             unwanted=dict(self.unwanted),
             generations=dict(self.generations),
@@ -76,11 +80,7 @@ class Outside:
 
     def reading(self) -> MemoryReading:
         """What is measured now."""
-        used = self.extra
-        for name in (*self.loads, *self.engines, *self.unloads):
-            held = self.held.get(name)
-            used += self.state.models[name].need if held is None else held.weights + held.kv
-        return MemoryReading(self.limit, "memory.ceiling", max(0, used), 0, held=dict(self.held))
+        return self.memory.reading(dict(self.held))
 
     def send(self, event: ev.Event) -> list[ev.Effect]:
         """Plan for an event now, do what follows, and check all of it."""
@@ -96,6 +96,7 @@ class Outside:
         check_state(self)
         check_now(self)
         check_time(after, self.now)
+        self.memory.seen(after)
         self.broken = False
         return effects
 
@@ -127,6 +128,7 @@ class Outside:
         self.engines[name] = generation = self.loads.pop(name).generation
         if weights is not None:
             self.held[name] = Held(weights)
+            self.memory.loaded(name, weights, self.now)
         self.send(ev.LoadDone(name, generation, weights))
 
     def end_load(self, name: str) -> None:
@@ -136,12 +138,20 @@ class Outside:
         else:
             self.finish_load(name)
 
-    def break_load(self, name: str, reason: str, *, cancelled: bool = False) -> None:
-        self.send(ev.LoadBroke(name, self.loads.pop(name).generation, reason, "x", cancelled=cancelled))
+    def break_load(self, name: str, reason: str, stays: float = 0.0, *, cancelled: bool = False) -> None:
+        """A load ends early; one that has stalled is abandoned. So much of what it had stays in use."""
+        clean = reason != "stalled"
+        self.memory.gone(name, self.state.models[name].admitted, stays, self.now, clean=clean)
+        generation = self.loads.pop(name).generation
+        self.send(ev.LoadBroke(name, generation, reason, "x", cancelled=cancelled, clean=clean))
 
-    def finish_unload(self, name: str, *, clean: bool = True) -> None:
+    def finish_unload(self, name: str, stays: float = 0.0, *, clean: bool = True) -> None:
+        """An engine is closed, or abandoned. So much of what it had stays in use."""
         self.held.pop(name, None)
-        self.send(ev.UnloadDone(name, self.unloads.pop(name), clean=clean))
+        held = self.memory.gone(name, self.state.models[name].admitted, stays, self.now, clean=clean)
+        if clean and stays == 1.0:
+            self.memory.whole[name, self.unloads[name]] = (self.now + SETTLE, held)
+        self.send(ev.UnloadDone(name, self.unloads.pop(name), clean=clean, held=held))
 
     def kill(self, name: str) -> None:
         """An engine gives up, perhaps while it is closed."""
@@ -152,19 +162,25 @@ class Outside:
             self.unwanted[name] = self.state.models[name].generation
         self.send(ev.UnloadWanted(name, force, until))
 
-    def hold(self, name: str, kv: int) -> None:
-        """Answers of a loaded model fill memory, or leave it."""
+    def hold(self, name: str, kv: int, promised: int) -> None:
+        """Answers of a loaded model fill memory, or leave it, and may take more."""
         weights = self.held[name].weights if name in self.held else self.state.models[name].weights
-        self.held[name] = Held(weights, kv)
+        self.held[name] = Held(weights, kv, promised)
+        self.memory.grown(name, weights + kv)
 
     def reconfigure(self, policy: Policy, models: Sequence[Resident]) -> None:
         self.send(ev.Reconfigured(policy, tuple(models)))
 
     def want_room(self, size: int, *, partial: bool) -> None:
         self.ids += 1
-        self.rooms.add(self.ids)
+        self.rooms[self.ids] = set(self.unloads.items())
+        if partial:
+            self.shed.add(self.ids)
         reason = "memory_soft" if partial else "prefill"
-        self.send(ev.RoomNeeded(self.ids, size, reason, partial=partial))
+        effects = self.send(ev.RoomNeeded(self.ids, size, reason, partial=partial))
+        evicted = {e.model for e in effects if isinstance(e, ev.Decide) and e.kind == "evict" and e.reason == reason}
+        if self.ids in self.rooms:
+            self.rooms[self.ids] |= {(name, generation) for name, generation in self.unloads.items() if name in evicted}
 
     def tick(self, moment: float) -> None:
         """Time passes and the planner is told."""
@@ -182,6 +198,7 @@ class Outside:
                 assert generation > self.generations.get(name, 0), "each load has a number of its own"
                 self.loads[name] = Running(generation)
                 self.generations[name] = generation
+                self.memory.starts(name, self.state.models[name].admitted)
             case ev.CancelLoad(name):
                 self.loads[name].stop = True
             case ev.StartUnload(name, generation):
@@ -197,7 +214,10 @@ class Outside:
                 assert name not in real, f"{name} is forgotten and in memory"
                 assert name not in self.state.models
             case ev.RoomAnswered(room_id):
-                self.rooms.remove(room_id)
+                victims = self.rooms.pop(room_id)
+                assert not victims & set(self.unloads.items()), "there is no room yet"
+                prompts = room_id not in self.shed
+                assert not (prompts and self.memory.all_there(victims, self.now)), "nothing of the room is free yet"
 
     def _grant(self, grant: ev.Grant) -> None:
         waiter = self.waiting.pop(grant.waiter_id, None)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from planner_memory import charged, check_looks, check_memory, check_patience, fits_without
 
 from mlxd.registry import events as ev
 from mlxd.registry.errors import ModelTooLarge
@@ -31,7 +34,7 @@ def check_effects(outside: Outside, before: Residency, event: ev.Event, effects:
                 assert after.models[name].generation == generation
                 _check_unload(before, after, event, name, leases=leases[name, generation], now=outside.now)
             case ev.Decide(kind="evict"):
-                _check_eviction(after, effect, leases, outside.now)
+                _check_eviction(before, after, effect, leases, outside.now)
             case ev.Decide(kind="drain", reason="max_wait", model=str(name)):
                 assert not after.models[name].pinned, f"{name} is pinned and drains"
                 assert _stayed(after, after.models[name], outside.now), f"{name} drains before its time"
@@ -44,10 +47,18 @@ def check_effects(outside: Outside, before: Residency, event: ev.Event, effects:
                 assert kept or not leased, f"{name} was taken from the request it was just granted to"
             case ev.Refuse(waiter_id, ModelTooLarge() as error):
                 assert not _could_fit(after, after.models[error.model]), f"{waiter_id} was refused and could fit"
+    _check_event(outside, before, event, effects)
+
+
+def _check_event(outside: Outside, before: Residency, event: ev.Event, effects: list[ev.Effect]) -> None:
+    """All that an event led to is right together."""
+    after = outside.state
+    if starts := [effect.model for effect in effects if isinstance(effect, ev.StartLoad)]:
+        check_memory(outside.memory, after, starts, outside.now)
     if isinstance(event, ev.Wanted):
         _check_request(before, after, event, effects, outside.now)
     if isinstance(event, ev.RoomNeeded) and not event.partial:
-        _check_room(after, event, effects)
+        _check_room(after, event, effects, outside.now)
 
 
 def check_state(outside: Outside) -> None:
@@ -80,6 +91,8 @@ def check_now(outside: Outside) -> None:
     for waiter in state.waiters:
         assert waiter.deadline is None or waiter.deadline > outside.now, f"{waiter.id} waits past its deadline"
     assert not (state.closing and state.waiters), "nobody waits while the daemon stops"
+    check_patience(outside.memory, state, outside.now)
+    check_looks(state, outside.now)
 
 
 def check_time(state: Residency, now: float) -> None:
@@ -108,9 +121,6 @@ def _check_load(after: Residency, effect: ev.StartLoad) -> None:
     assert effect.generation == model.generation
     assert model.admitted == model.need, "a load was let in with another size than it has"
     resident = [m for m in after.models.values() if m.state in RESIDENT]
-    memory = after.memory
-    assert memory.base + sum(_charge(after, m) for m in resident) <= memory.limit, "the books are above the limit"
-    assert memory.measured + model.need <= memory.limit, "a load was started into memory that is in use"
     limit = after.policy.max_loaded
     assert limit == 0 or len(resident) <= limit, "more models than may be"
     loading = [m for m in resident if m.state is State.LOADING]
@@ -132,7 +142,9 @@ def _check_unload(before: Residency, after: Residency, event: ev.Event, name: st
     assert overdue or not leases, f"{name} is unloaded under its leases"
 
 
-def _check_eviction(after: Residency, effect: ev.Decide, leases: Counter[tuple[str, int]], now: float) -> None:
+def _check_eviction(
+    before: Residency, after: Residency, effect: ev.Decide, leases: Counter[tuple[str, int]], now: float
+) -> None:
     assert effect.model is not None
     model = after.models[effect.model]
     assert model.state is State.UNLOADING
@@ -142,7 +154,11 @@ def _check_eviction(after: Residency, effect: ev.Decide, leases: Counter[tuple[s
     assert effect.reason == "memory_soft" or _stayed(after, model, now), f"{model.name} was evicted before its time"
     if effect.reason == "lru":
         assert effect.for_model is not None
-        assert _fits_then(after, after.models[effect.for_model]), f"{model.name} was evicted and it is not enough"
+        target = after.models[effect.for_model]
+        leaving = {m.name for m in after.models.values() if m.state is State.UNLOADING}
+        assert fits_without(after, target, leaving, now), f"{model.name} was evicted and it is not enough"
+        left_before = {name for name in leaving if before.models[name].state is State.UNLOADING}
+        assert not fits_without(after, target, left_before, now), f"{model.name} was evicted for bytes that come anyway"
 
 
 def _check_request(before: Residency, after: Residency, event: ev.Wanted, effects: list[ev.Effect], now: float) -> None:
@@ -153,38 +169,36 @@ def _check_request(before: Residency, after: Residency, event: ev.Wanted, effect
         assert waiter.id in granted, f"{waiter.model} is ready and {waiter.id} was not granted it"
     if waiter.id in {effect.waiter_id for effect in effects if isinstance(effect, ev.Refuse)}:
         alone, _ = plan(before, ev.Tick(), now)
-        assert after == alone, "a request that is refused changes nothing else"
+        waited = _after_a_moment_in_the_queue(alone, after, waiter.model)
+        assert after in (alone, waited), "a request that is refused changes nothing else"
 
 
-def _check_room(after: Residency, event: ev.RoomNeeded, effects: list[ev.Effect]) -> None:
+def _after_a_moment_in_the_queue(state: Residency, after: Residency, name: str) -> Residency:
+    """The same when the one that was refused was in the queue until another load began: a model that had failed keeps
+    its trouble and not its state, a key that waited keeps its turn.
+    """
+    model = state.models.get(name)
+    models = dict(state.models)
+    if model is not None and model.state is State.FAILED:
+        models[name] = replace(model, state=State.UNLOADED)
+    return replace(state, models=models, served=after.served)
+
+
+def _check_room(after: Residency, event: ev.RoomNeeded, effects: list[ev.Effect], now: float) -> None:
     evicted = [e for e in effects if isinstance(e, ev.Decide) and e.kind == "evict" and e.reason == event.reason]
-    leaving = [m for m in after.models.values() if m.state is State.UNLOADING]
-    assert not evicted or sum(_charge(after, m) for m in leaving) >= event.bytes, "models left and it was not enough"
+    leaving = sum(charged(after, m) for m in after.models.values() if m.state is State.UNLOADING)
+    coming = sum(residue.bytes for residue in after.remains.pending(now))
+    assert not evicted or leaving + coming >= event.bytes, "models left and it was not enough"
 
 
 def _could_fit(state: Residency, model: Resident) -> bool:
     """Whether there is room for a model once all have left that may: pinned ones that are not leaving stay."""
     staying = [m for m in state.models.values() if m.pinned and m.state in (State.LOADING, State.READY)]
     others = [m for m in staying if m.name != model.name]
-    room = state.memory.limit - state.memory.base - sum(_charge(state, m) for m in others)
+    room = state.memory.limit - state.memory.base - sum(charged(state, m) for m in others)
     limit = state.policy.max_loaded
     return model.need <= room and (limit == 0 or len(others) < limit)
 
 
 def _stayed(state: Residency, model: Resident, now: float) -> bool:
     return now >= model.loaded_at + state.policy.min_residency
-
-
-def _fits_then(state: Residency, model: Resident) -> bool:
-    """Whether a model fits once those are gone that leave now."""
-    staying = [m for m in state.models.values() if m.state in RESIDENT and m.state is not State.UNLOADING]
-    leaving = sum(_charge(state, m) for m in state.models.values() if m.state is State.UNLOADING)
-    memory, limit = state.memory, state.policy.max_loaded
-    used = max(memory.base + sum(_charge(state, m) for m in staying), memory.measured - leaving)
-    return used + model.need <= memory.limit and (limit == 0 or len(staying) < limit)
-
-
-def _charge(state: Residency, model: Resident) -> int:
-    """What a model in memory was let in with, or what it holds if that is more."""
-    held = state.memory.held.get(model.name)
-    return model.admitted if held is None else max(model.admitted, held.weights + held.kv)

@@ -59,8 +59,19 @@ class World:
         self.now += seconds
         self.loaded(model)
 
-    def unloaded(self, model: str, *, clean: bool = True) -> list[ev.Effect]:
-        return self.send(ev.UnloadDone(model, self.generation(model), clean=clean))
+    def leaves(self, model: str, **reading: object) -> list[ev.Effect]:
+        """A loaded model's engine closes, with so much measured afterwards."""
+        self.send(ev.UnloadWanted(model, force=True))
+        self.memory(**reading)
+        return self.unloaded(model)
+
+    def unloaded(self, model: str, *, clean: bool = True, held: int = 0) -> list[ev.Effect]:
+        return self.send(ev.UnloadDone(model, self.generation(model), clean=clean, held=held))
+
+    def broke(self, model: str, *, cancelled: bool = False, clean: bool = True) -> list[ev.Effect]:
+        """A load fails, or ends as it was asked to."""
+        reason = "cancelled" if cancelled else "bad_files"
+        return self.send(ev.LoadBroke(model, self.generation(model), reason, "x", cancelled, clean))
 
     def released(self, model: str) -> list[ev.Effect]:
         return self.send(ev.Released(model, self.generation(model)))
@@ -85,6 +96,15 @@ class World:
         if due is not None:
             self.pass_time(due - self.now)
         return due
+
+    def looks_again(self, **reading: object) -> float:
+        """The planner is told when it wants to be, and finds this measured; the seconds until then."""
+        due = next_deadline(self.state, self.now)
+        assert due is not None, "nobody looks again"
+        self.memory(**reading)
+        waited = due - self.now
+        self.pass_time(waited)
+        return waited
 
     def let_time_pass(self, seconds: float) -> None:
         """Tell the planner at each moment that it wants to be told, and not at the end."""

@@ -50,6 +50,17 @@ def test_two_loads_at_a_time_halve_the_wait():
     assert Forecast(w.state, w.now).until_ready("c") == 8.0
 
 
+def test_a_model_that_fits_waits_for_the_load_before_it_and_for_no_room():
+    w = world(Resident("a", 20), Resident("b", 40))
+    w.loads_in("a", 2.0)
+    w.send(ev.UnloadWanted("a", force=True))
+    w.unloaded("a")
+    w.want("a")
+    w.want("b")
+    assert w.states() == {"a": "loading", "b": "queued"}
+    assert Forecast(w.state, w.now).until_ready("b") == 2.0 + 4.0
+
+
 def test_a_client_that_waited_too_long_is_told_when_the_model_should_be_ready():
     w = world(Resident("a", 80), Resident("b", 80))
     w.loads_in("a", 30.0)
@@ -134,6 +145,16 @@ def test_memory_that_is_no_models_makes_the_wait_unknown():
     w = slow_answers(Policy(), 30.0)
     w.send(ev.UnloadWanted("a", force=True))
     w.memory(measured=90)
-    w.unloaded("a")
-    assert w.states() == {"a": "unloaded", "b": "queued"}
+    w.unloaded("a", clean=False)
+    assert w.states() == {"a": "failed", "b": "queued"}
     assert Forecast(w.state, w.now).until_ready("b") is None
+
+
+def test_memory_that_was_given_back_a_moment_ago_counts_with_the_time_that_it_may_take():
+    w = slow_answers(Policy(), 30.0)
+    w.send(ev.UnloadWanted("a", force=True))
+    assert Forecast(w.state, w.now).until_ready("b") == 2.0
+    w.memory(measured=90)
+    w.unloaded("a")
+    w.now += 1.0
+    assert Forecast(w.state, w.now).until_ready("b") == 4.0 + 2.0

@@ -215,7 +215,7 @@ def test_the_size_of_the_new_configuration_stands_when_the_old_load_comes_late()
     w = world(Resident("a", 10, load_key="a1"), Resident("b", 30))
     w.want("a")
     reconfigure(w, Resident("a", 90, load_key="a2"), Resident("b", 30))
-    assert Ledger.of(w.state).charges == {"a": 10}
+    assert Ledger.of(w.state, w.now).charges == {"a": 10}
     w.send(ev.LoadDone("a", 1, weights=10))
     assert w.model("a").need == 90
     assert w.model("a").load_seconds is None
