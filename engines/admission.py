@@ -50,15 +50,12 @@ class Admission:
         return None
 
     def _uncached(self, sequence: Sequence) -> int:
-        changes = self._runner.prefixes.changes
-        if sequence.looked_up_at != changes:
-            sequence.looked_up_at = changes
-            sequence.cacheable_tokens = self._runner.prefixes.cached_tokens(sequence.tokens)
+        sequence.look_up(self._runner.prefixes)
         return sequence.uncached_tokens
 
     def _should_wait_for(self, sequence: Sequence, other: Sequence) -> bool:
         shared = self._runner.prefixes.shared_tokens(sequence.tokens, other.tokens)
         if shared < LEAST_SHARED:
             return False
-        saved = shared - (len(sequence.request.prompt) - self._uncached(sequence))
+        saved = shared - (len(sequence.tokens) - self._uncached(sequence))
         return saved >= LEAST_SHARED and other.uncached_tokens <= 2 * saved

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from mlxd.engines.crowd import Crowd
+from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.token_arrays import Prompt
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
@@ -20,6 +22,23 @@ from mlxd.engines.types import (
     TokenLogprobs,
     ToolCall,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A sequence on its way into the batch: `tokens` are its prompt and what was generated of it before, `left` is how
+    many more it may have. A step processes at most `chunk` of them.
+    """
+
+    request: Request
+    tokens: tuple[int, ...]
+    left: int
+    chunk: int
+
+    @property
+    def drawn(self) -> int:
+        """Tokens that were generated before."""
+        return len(self.tokens) - len(self.request.prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +116,8 @@ class Prefixes(Protocol):
     def shared_tokens(self, prompt: Prompt, other: Prompt) -> int:
         """How many tokens of `prompt` the cache of `other` will give once it is processed; 0 if it is not kept."""
 
-    def trim(self, max_bytes: int) -> int:
-        """Keep at most so many bytes; the bytes that are free now."""
+    def trim(self, max_bytes: int, sparing: Prompt = ()) -> int:
+        """Keep at most so many bytes; the bytes that are free now. What the prompt `sparing` begins with is kept."""
 
     def restore(self, prompt: Prompt, done: Callable[[Any], None]) -> bool:
         """Begin to read what is on the disk for a prompt, if that is more than what is in memory.
@@ -135,10 +154,24 @@ class ModelRunner(Protocol):
     def short_prompt(self) -> int:
         """Tokens of the longest prompt that one step of its own would process."""
 
+    @property
+    def price(self) -> PromptPrice:
+        """What prompts of this model take; it gets more exact while it runs."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step needs longer buffers."""
+
+    def demand(self, more: RowNeed | None, chunk: int) -> int:
+        """Bytes that the batch will take beyond what it holds, with one more row in it."""
+
     def retune(self, limits: EngineLimits) -> None:
         """Other prefill chunks from the next step on; every row goes on."""
 
-    def insert(self, request: Request, max_tokens: int) -> Admitted:
+    def slow_down(self, chunk: int | None) -> None:
+        """Take prompts in chunks of at most so many tokens, None for as usual."""
+
+    def insert(self, row: NewRow) -> Admitted:
         """Add a row, however many there are: what bounds them is Admission."""
 
     def text_stream(self, request: Request) -> TextStream:
@@ -171,11 +204,15 @@ class Backend(Protocol):
         """Whether models compute where they are loaded, on the CPU."""
 
     def load(
-        self, config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
+        self,
+        config: EngineConfig,
+        progress: Callable[[LoadProgress], None],
+        cancelled: Callable[[], bool],
+        crowd: Crowd,
     ) -> ModelRunner:
         """Load and evaluate a model. Raises LoadError.
 
-        `cancelled` is asked between its pieces, and may take its time.
+        `cancelled` is asked between its pieces, and may take its time. `crowd` tells who else computes.
         """
 
     def reclaim(self) -> None:
@@ -185,7 +222,10 @@ class Backend(Protocol):
 BackendFactory = Callable[[], Backend]
 
 
-def mlx_backend(prefix_folder: Any = None) -> Backend:
-    """Import MLX and mlx-lm (seconds) and return the backend on them; models may keep prefixes in a PrefixFolder."""
+def mlx_backend(prefix_folder: Any = None, ceiling: Callable[[], int | None] = lambda: None) -> Backend:
+    """Import MLX and mlx-lm (seconds) and return the backend on them; models may keep prefixes in a PrefixFolder.
+
+    `ceiling` gives the bytes that the process may use, None for no limit of ours.
+    """
     module = importlib.import_module("mlxd.engines.mlx_backend")
-    return cast(Backend, module.MlxBackend(prefix_folder))
+    return cast(Backend, module.MlxBackend(prefix_folder, ceiling))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models.cache import CacheList, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
+from mlxd.engines.cache_sizes import flat
 from mlxd.engines.errors import LoadError, LoadFailure
 
 # Tokens between two places at which the cache of a model that cannot be cut back is kept, and how many at most.
@@ -44,7 +44,7 @@ class CacheShape:
 
 def cache_shape(model: Any) -> CacheShape:
     """Look at the caches that the model makes for a sequence."""
-    layers = list(_flat(make_prompt_cache(model)))
+    layers = list(flat(make_prompt_cache(model)))
     windows = [layer.max_size for layer in layers if getattr(layer, "max_size", None)]
     return CacheShape(
         recurrent=any(not layer.is_trimmable() for layer in layers), window=min(windows) if windows else None
@@ -72,11 +72,3 @@ def _copied(leaf: Any) -> Any:
         return leaf
     # taking rows always writes a new buffer
     return leaf[mx.arange(leaf.shape[0])]
-
-
-def _flat(layers: list[Any]) -> Iterator[Any]:
-    for layer in layers:
-        if isinstance(layer, CacheList):
-            yield from _flat(list(layer.caches))
-        else:
-            yield layer

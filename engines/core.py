@@ -19,11 +19,14 @@ from mlxd.engines.errors import (
     EngineQueueFull,
     LoadError,
     LoadFailure,
+    MemoryRefusal,
     ModelOwnershipError,
+    PrefillMemoryExceeded,
 )
 from mlxd.engines.generation import Generation
 from mlxd.engines.lanes import Lane, LanePool
 from mlxd.engines.loop import EngineLoop
+from mlxd.engines.memory_share import MemoryShare, MemoryStake
 from mlxd.engines.messages import (
     Abort,
     AbortAll,
@@ -40,8 +43,9 @@ from mlxd.engines.messages import (
     Trimmed,
 )
 from mlxd.engines.outbox import Outbox
-from mlxd.engines.prefill_room import NO_MEMORY_LIMIT, PrefillMemory
-from mlxd.engines.scheduler import StepResult
+from mlxd.engines.pacer import FIRST_CHUNK
+from mlxd.engines.prompt_price import RowNeed
+from mlxd.engines.step_result import StepResult
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
     EngineConfig,
@@ -79,8 +83,9 @@ class EngineCore:
 
     `prefill_eviction_callback` is awaited when a prompt needs more memory than there is; the memory is looked
     at again afterwards. `on_dead` is called once if the engine gives up by itself, `on_freed` with the seconds from
-    each cancel, or departure of a reader, until slot and KV were free. `step_lock` is held during each
-    step; engines that share one take turns, for a backend that cannot run them side by side.
+    each cancel, or departure of a reader, until slot and KV were free, `on_refused` with what memory refuses.
+    `step_lock` is held during each step; engines that share one take turns, for a backend that cannot run them side
+    by side.
     """
 
     def __init__(
@@ -88,10 +93,11 @@ class EngineCore:
         config: EngineConfig,
         lanes: LanePool,
         *,
-        memory: PrefillMemory = NO_MEMORY_LIMIT,
+        memory: MemoryStake | None = None,
         prefill_eviction_callback: PrefillEvictionCallback = _no_eviction,
         on_dead: Callable[[EngineDead], None] = lambda _: None,
         on_freed: Callable[[float], None] = lambda _: None,
+        on_refused: Callable[[MemoryRefusal], None] = lambda _: None,
         step_lock: AbstractContextManager[object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -100,9 +106,11 @@ class EngineCore:
         self._lanes = lanes
         self._lane: Lane | None = None
         self._clock = clock
+        self._memory = memory = MemoryShare().stake(config.name) if memory is None else memory
         self._make_room = prefill_eviction_callback
         self._on_dead = on_dead
         self._on_freed = on_freed
+        self._on_refused = on_refused
         self._on_progress: Callable[[LoadProgress], None] = lambda _: None
         event_loop = asyncio.get_running_loop()
         outbox: Outbox[LoopEvent] = Outbox(event_loop, self._receive)
@@ -114,6 +122,7 @@ class EngineCore:
             memory=memory,
             step_lock=step_lock or nullcontext(),
             turns=lanes.turns,
+            crowd=lanes.crowd,
             clock=clock,
         )
         self._loaded: asyncio.Future[Loaded] = event_loop.create_future()
@@ -160,8 +169,8 @@ class EngineCore:
     def generate(self, request: Request) -> Generation:
         """Admit a request and return its outputs, to be used in `async with`.
 
-        Raises EngineClosed, EngineDead, EngineQueueFull, ContextLengthExceeded or ModelOwnershipError (an id
-        that is in use) at once; what goes wrong later is raised to the reader.
+        Raises EngineClosed, EngineDead, EngineQueueFull, ContextLengthExceeded, PrefillMemoryExceeded or
+        ModelOwnershipError (an id that is in use) at once; what goes wrong later is raised to the reader.
         """
         self._check(request)
         generation = Generation(request, self._leave)
@@ -241,6 +250,19 @@ class EngineCore:
         wanted = request.sampling.max_tokens
         if len(request.prompt) + (wanted or 1) > config.context_length:
             raise ContextLengthExceeded(len(request.prompt), wanted or 1, config.context_length)
+        self._check_memory(request)
+
+    def _check_memory(self, request: Request) -> None:
+        """What no eviction and no wait could help is refused before anything is done for it."""
+        most = self._memory.most()
+        if most is None:
+            return
+        least = min(FIRST_CHUNK, self._config.prefill_chunk)
+        needed = self._engine_loop.price.alone(RowNeed(len(request.prompt), 1), least)
+        if needed > most:
+            error = PrefillMemoryExceeded(request.id, needed, max(0, most), self._memory.limit)
+            self._on_refused(error)
+            raise error
 
     def _ready(self) -> Loaded:
         if self.state is EngineState.DEAD:
@@ -278,6 +300,8 @@ class EngineCore:
         for seconds in result.freed:
             self._on_freed(seconds)
         for request, item in result.deliveries:
+            if isinstance(item, MemoryRefusal):
+                self._on_refused(item)
             generation = self._live.get(request.id)
             # the id may be another request's by now, whose reader must not get what is left of this one
             if generation is not None and generation.request is request:
@@ -315,6 +339,7 @@ class EngineCore:
         if self._lane is not None:
             self._lanes.abandon(self._lane)
             self._lane = None
+        self._memory.forget()
         self.state = EngineState.CLOSED
         self._fail_live(error)
 

@@ -7,7 +7,9 @@ EngineError
 │   │   └── GuideError         the answer cannot keep to its form any more
 │   ├── EngineQueueFull        try again later
 │   │   └── TokenizersBusy     before the engine, where prompts become tokens
-│   ├── PrefillMemoryExceeded  this prompt never fits
+│   ├── MemoryRefusal          there is no memory for this request
+│   │   ├── PrefillMemoryExceeded  it never fits
+│   │   └── MemoryWaitTimeout      it would fit, but no memory came free in time
 │   ├── FootprintExceeded      the memory guard aborted everything
 │   │   └── AbortedByOperator  somebody did by hand
 │   └── StepFailed             a step raised; the running rows were lost
@@ -78,17 +80,52 @@ class TokenizersBusy(EngineQueueFull):
         self.waiting = self.limit = 0
 
 
-class PrefillMemoryExceeded(RequestError):
-    """This prompt needs more memory than can ever be freed for it; bytes."""
+class MemoryRefusal(RequestError):
+    """There is no memory for this request: what it is estimated to need, and what it could have. Bytes.
 
-    def __init__(self, request_id: str, estimated_bytes: int, limit_bytes: int) -> None:
-        super().__init__(
-            f"the prompt needs about {estimated_bytes} bytes of memory but at most {limit_bytes} can be made "
-            "available; shorten the prompt or raise memory.ceiling"
-        )
+    `why` is the reason of the decision.
+    """
+
+    why = "memory"
+
+    def __init__(self, message: str, request_id: str, estimated_bytes: int, available_bytes: int) -> None:
+        super().__init__(message)
         self.request_id = request_id
         self.estimated_bytes = estimated_bytes
+        self.available_bytes = available_bytes
+
+
+class PrefillMemoryExceeded(MemoryRefusal):
+    """This prompt needs more memory than can ever be freed for it; bytes. `limit` names what bounds them."""
+
+    why = "prefill_memory_exceeded"
+
+    def __init__(self, request_id: str, estimated_bytes: int, limit_bytes: int, limit: str = "") -> None:
+        bound = f" ({limit})" if limit else ""
+        super().__init__(
+            f"the prompt needs about {estimated_bytes} bytes of memory but at most {limit_bytes} can be made "
+            f"available{bound}; shorten the prompt or raise memory.ceiling",
+            request_id,
+            estimated_bytes,
+            limit_bytes,
+        )
         self.limit_bytes = limit_bytes
+
+
+class MemoryWaitTimeout(MemoryRefusal):
+    """Nothing that ran gave enough memory back for this prompt within `waited` seconds; bytes."""
+
+    why = "memory_wait_timeout"
+
+    def __init__(self, request_id: str, estimated_bytes: int, available_bytes: int, waited: float) -> None:
+        super().__init__(
+            f"the prompt needs about {estimated_bytes} bytes of memory, and after {waited:.1f} s of other requests "
+            f"only {max(0, available_bytes)} were free; retry later",
+            request_id,
+            estimated_bytes,
+            available_bytes,
+        )
+        self.waited = waited
 
 
 class FootprintExceeded(RequestError):

@@ -95,9 +95,12 @@ class KeptPrefixes:
         spare = self._headroom()
         return None if spare is not None and nbytes > spare else detach(layers)
 
-    def trim(self, max_bytes: int) -> int:
-        """Keep at most so many bytes; the bytes that are free now. Nothing is written: that would hold them longer."""
-        return self._cache.trim(max_bytes)
+    def trim(self, max_bytes: int, sparing: Prompt = ()) -> int:
+        """Keep at most so many bytes; the bytes that are free now. What the prompt `sparing` begins with is kept.
+
+        Nothing is written: that would hold them longer.
+        """
+        return self._cache.trim(max_bytes, sparing)
 
     def restore(self, prompt: Prompt, done: Done) -> bool:
         """Begin to read what is on the disk for a prompt, if that is more than what is in memory.

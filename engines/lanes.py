@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 
 from mlxd.engines.backend import Backend, BackendFactory
+from mlxd.engines.crowd import Crowd
 from mlxd.engines.turns import Turns
 
 # A job gets a callable rather than the backend: importing MLX can fail, and the job knows whom to tell.
@@ -70,11 +71,12 @@ class Lane:
 class LanePool:
     """Lends lanes, makes them when none is free, and ends them all. Used from the event loop's thread only.
 
-    `turns` is for the engines on its lanes.
+    `turns` and `crowd` are for the engines on its lanes.
     """
 
     def __init__(self, factory: BackendFactory) -> None:
         self.turns = Turns()
+        self.crowd = Crowd()
         self._factory = factory
         self._free: list[Lane] = []
         self._lent: set[Lane] = set()

@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager
 import structlog
 
 from mlxd.engines.backend import Backend, ModelRunner
+from mlxd.engines.crowd import Crowd
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.memory_share import MemoryStake
 from mlxd.engines.messages import (
     Abort,
     AbortAll,
@@ -24,6 +26,7 @@ from mlxd.engines.messages import (
     Inbox,
     Loaded,
     LoopEvent,
+    MemoryChanged,
     Message,
     Restored,
     Retune,
@@ -31,8 +34,9 @@ from mlxd.engines.messages import (
     Trim,
     Trimmed,
 )
-from mlxd.engines.prefill_room import PrefillMemory
-from mlxd.engines.scheduler import Scheduler, StepResult
+from mlxd.engines.prompt_price import PromptPrice
+from mlxd.engines.scheduler import Scheduler
+from mlxd.engines.step_result import StepResult
 from mlxd.engines.turns import Turns
 from mlxd.engines.types import EngineConfig, EngineStats, RequestStatus
 
@@ -43,7 +47,7 @@ NOTE_INTERVAL = 0.1
 
 
 class EngineLoop:
-    """Runs on a lane from load to drop. `stats`, `statuses` and `cancel_load` may be read from other threads."""
+    """Runs on a lane from load to drop. `stats`, `statuses`, `price` and `load_cancelled` are for other threads too."""
 
     def __init__(
         self,
@@ -51,9 +55,10 @@ class EngineLoop:
         inbox: Inbox,
         post: Callable[[LoopEvent], None],
         *,
-        memory: PrefillMemory,
+        memory: MemoryStake,
         step_lock: AbstractContextManager[object],
         turns: Turns,
+        crowd: Crowd,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -62,6 +67,7 @@ class EngineLoop:
         self._memory = memory
         self._step_lock = step_lock
         self._turns = turns
+        self._crowd = crowd
         self._stretch_begun = 0.0
         self._clock = clock
         self._busy_since: float | None = None
@@ -71,6 +77,7 @@ class EngineLoop:
         self.load_cancelled = False
         self.stats = EngineStats()
         self.statuses: tuple[RequestStatus, ...] = ()
+        self.price = PromptPrice()
 
     def run(self, open_backend: Callable[[], Backend]) -> None:
         """The lane's job. Its last event is exactly one of LoadError and Closed, and it never raises."""
@@ -80,20 +87,24 @@ class EngineLoop:
             backend = open_backend()
             self._stretch_begun = self._clock()
             between = self._between_pieces if backend.shares_processor else lambda: self.load_cancelled
-            runner = backend.load(self._config, self._post, between)
+            with self._crowd.entered():
+                runner = backend.load(self._config, self._post, between, self._crowd)
+            self.price = runner.price
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
         except Exception as error:  # noqa: BLE001
             failure = _load_error(error)
         if failure is not None:
-            self._tidy(None, backend)
+            with self._crowd.entered():
+                self._tidy(None, backend)
             self._post(failure)
             return
         assert backend is not None
         self._post(Loaded(runner.info, runner.tokenizer))
         self._serve(runner, backend)
-        self._tidy(runner, None)
-        del runner
-        self._tidy(None, backend)
+        with self._crowd.entered():
+            self._tidy(runner, None)
+            del runner
+            self._tidy(None, backend)
         self._post(Closed())
 
     def _between_pieces(self) -> bool:
@@ -133,6 +144,7 @@ class EngineLoop:
             self._config,
             memory=self._memory,
             reclaim=backend.reclaim,
+            on_memory=lambda: self._inbox.put(MemoryChanged()),
             on_restored=lambda request_id, prefix: self._inbox.put(Restored(request_id, prefix)),
             clock=self._clock,
         )
@@ -143,6 +155,7 @@ class EngineLoop:
             log.exception("engine.loop_failed", model=self._config.name)
             dead = EngineDead(f"the engine loop failed: {type(error).__name__}: {error}")
             self._publish(StepResult(dead=dead))
+        self._memory.forget()
         self._rest()
 
     def _run(self, scheduler: Scheduler) -> None:
@@ -153,7 +166,7 @@ class EngineLoop:
                 self._publish(scheduler.abort_all(closing.error))
                 return
             self._work()
-            with self._step_lock:
+            with self._step_lock, self._crowd.entered():
                 result = scheduler.step()
             self._note(scheduler)
             self._publish(result)
@@ -204,15 +217,19 @@ class EngineLoop:
             case Add(request, arrived):
                 scheduler.add(request, arrived)
             case Abort() | Cancel() | AbortAll():
-                self._give_up(scheduler, message)
+                with self._crowd.entered():
+                    self._give_up(scheduler, message)
             case RoomMade(request_id):
                 scheduler.room_made(request_id)
+            case MemoryChanged():
+                scheduler.memory_changed()
             case Restored(request_id, prefix):
                 scheduler.restored(request_id, prefix)
             case Retune(limits):
                 scheduler.retune(limits)
             case Trim(max_bytes):
-                scheduler.trim_prefix_cache(max_bytes)
+                with self._crowd.entered():
+                    scheduler.trim_prefix_cache(max_bytes)
                 self._note(scheduler, now=True)
                 self._post(Trimmed())
         self._note(scheduler)
@@ -235,7 +252,8 @@ class EngineLoop:
         """Free what was given up, all at once, and tell how long that took since it was."""
         if not self._given_up:
             return
-        scheduler.settle()
+        with self._crowd.entered():
+            scheduler.settle()
         now = self._clock()
         self._publish(StepResult(freed=tuple(now - at for at in self._given_up)))
         self._given_up.clear()
@@ -253,6 +271,7 @@ class EngineLoop:
         self._noted_live, self._noted_at = live, moment
         # Replaced whole, so that readers on other threads never see half an update.
         self.statuses = scheduler.statuses()
+        self.price = scheduler.price
         self.stats = EngineStats(
             running=scheduler.running,
             waiting=scheduler.waiting,
@@ -261,6 +280,8 @@ class EngineLoop:
             cached_tokens=scheduler.cached_tokens,
             decode_tps=sum(status.decode_tps or 0.0 for status in self.statuses),
             kv_bytes=scheduler.kv_bytes,
+            promised_bytes=scheduler.promised_bytes,
+            preempted=scheduler.preempted,
             prefix_cache_bytes=scheduler.prefix_cache_bytes,
             draft=scheduler.draft,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlxd.engines.errors import LoadError
-from mlxd.engines.scheduler import StepResult
+from mlxd.engines.step_result import StepResult
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, Request
 
@@ -51,6 +51,11 @@ class RoomMade:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryChanged:
+    """Memory may have come free elsewhere: sequences that are held look again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """What the disk had for a request, None for nothing."""
 
@@ -79,7 +84,7 @@ class Close:
     error: Exception
 
 
-Message = Add | Abort | Cancel | AbortAll | RoomMade | Restored | Trim | Retune | Close
+Message = Add | Abort | Cancel | AbortAll | RoomMade | MemoryChanged | Restored | Trim | Retune | Close
 Inbox = queue.SimpleQueue[Message]
 
 

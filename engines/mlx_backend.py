@@ -12,10 +12,15 @@ import structlog
 
 from mlxd.engines.allocator import Allocator
 from mlxd.engines.backend import ModelRunner
+from mlxd.engines.crowd import Crowd
+from mlxd.engines.first_look import first_look
 from mlxd.engines.loader import LoadedText, load_text_model
+from mlxd.engines.mlx_limits import apply_limits
 from mlxd.engines.model_identity import model_identity
+from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.prefix_disk import PrefixDisk
 from mlxd.engines.prefix_folder import PrefixFolder
+from mlxd.engines.runner_base import Measures
 from mlxd.engines.speculative_runner import SpeculativeRunner
 from mlxd.engines.text_runner import TextRunner
 from mlxd.engines.types import EngineConfig, LoadProgress
@@ -26,11 +31,15 @@ log = structlog.stdlib.get_logger(__name__)
 class MlxBackend:
     """One lane's view of MLX. Made, used and left on that lane's thread.
 
-    `prefix_folder` is where models keep prompt prefixes beyond their unload.
+    `prefix_folder` is where models keep prompt prefixes beyond their unload. `ceiling` gives the bytes that the process
+    may use, None for MLX's own limits.
     """
 
-    def __init__(self, prefix_folder: PrefixFolder | None = None) -> None:
+    def __init__(
+        self, prefix_folder: PrefixFolder | None = None, ceiling: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._prefix_folder = prefix_folder
+        self._ceiling = ceiling
         self._allocator = Allocator()
         _restore_file_limit()
 
@@ -50,24 +59,31 @@ class MlxBackend:
         return mx.default_device().type == mx.DeviceType.cpu
 
     def load(
-        self, config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
+        self,
+        config: EngineConfig,
+        progress: Callable[[LoadProgress], None],
+        cancelled: Callable[[], bool],
+        crowd: Crowd,
     ) -> ModelRunner:
         """Load a text model. Raises LoadError."""
+        self._limit()
         # opened first: what is stored is listed while the weights are read
         disk = self._disk(config)
         try:
-            return self._runner(load_text_model(config, progress, cancelled), config, disk)
+            loaded = load_text_model(config, progress, cancelled)
+            meter = PeakMeter(crowd)
+            measures = Measures(self._stream, meter, first_look(loaded, config, meter))
+            return _runner(loaded, config, measures, disk)
         except BaseException:
             if disk is not None:
                 disk.close(0)
             raise
 
-    def _runner(self, loaded: LoadedText, config: EngineConfig, disk: PrefixDisk | None) -> ModelRunner:
-        if loaded.draft is None:
-            return TextRunner(loaded, config, self._stream, disk)
-        runner = SpeculativeRunner(loaded, config, self._stream, disk)
-        log.info("engine.not_batched", model=config.name, draft=str(config.draft), draft_tokens=config.draft_tokens)
-        return runner
+    def _limit(self) -> None:
+        """Each load sees to it: the first is early enough, and a changed ceiling is followed by the next."""
+        ceiling = self._ceiling()
+        if ceiling is not None:
+            apply_limits(ceiling)
 
     def _disk(self, config: EngineConfig) -> PrefixDisk | None:
         if self._prefix_folder is None or not config.prefix_disk_bytes or not config.prefix_cache_bytes:
@@ -88,6 +104,14 @@ class MlxBackend:
         mx.synchronize()
         mx.clear_cache()
         self._allocator.trim()
+
+
+def _runner(loaded: LoadedText, config: EngineConfig, measures: Measures, disk: PrefixDisk | None) -> ModelRunner:
+    if loaded.draft is None:
+        return TextRunner(loaded, config, measures, disk)
+    runner = SpeculativeRunner(loaded, config, measures, disk)
+    log.info("engine.not_batched", model=config.name, draft=str(config.draft), draft_tokens=config.draft_tokens)
+    return runner
 
 
 def _restore_file_limit() -> None:

@@ -113,18 +113,25 @@ class PrefixCache:
             self._on_evict(self._pop_oldest())
         return True
 
-    def trim(self, max_bytes: int) -> int:
-        """Drop the least recently used until at most so many bytes are held; the bytes that went.
+    def trim(self, max_bytes: int, sparing: Prompt = ()) -> int:
+        """Drop the least recently used until at most so many bytes are held; the bytes that went. The entry that serves
+        the prompt `sparing` stays.
 
         Nobody is told: an entry that somebody else still held would free nothing.
         """
         before = self._nbytes
-        while self._nbytes > max_bytes:
-            self._pop_oldest()
+        spared = self._find(token_array(sparing))[0] if len(sparing) else None
+        for key in [key for key in self._entries if key != spared]:
+            if self._nbytes <= max_bytes:
+                break
+            self._drop(key)
         return before - self._nbytes
 
     def _pop_oldest(self) -> PrefixEntry:
-        _, entry = self._entries.popitem(last=False)
+        return self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: int) -> PrefixEntry:
+        entry = self._entries.pop(key)
         self._nbytes -= entry.nbytes
         self.changes += 1
         return entry

@@ -11,6 +11,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
+from mlxd.engines.cache_sizes import slots_of, used_of
+from mlxd.engines.prompt_price import BatchNeed, RowNeed
 from mlxd.engines.row_faults import RowFault
 
 # Rows of a BatchGenerator: how many run is Admission's choice, and may change while they do.
@@ -35,21 +37,34 @@ class _Generator(BatchGenerator):  # type: ignore[misc]
         """Take at most `chunk` tokens of each prompt in the next step."""
         self.prefill_step_size = self._prompt_batch.prefill_step_size = chunk
 
+    @property
+    def decoding_caches(self) -> list[Any]:
+        return list(self._generation_batch.prompt_cache)
+
+    @property
+    def prompt_caches(self) -> list[Any]:
+        return list(self._prompt_batch.prompt_cache)
+
     def evaluate(self) -> None:
-        """Run what removed rows left undone, so that their memory is free now and not at the next step."""
-        mx.eval([c.state for batch in (self._prompt_batch, self._generation_batch) for c in batch.prompt_cache])
+        """Run what joined and removed rows left undone now, one layer at a time: all at once, old and new buffers of
+        the whole batch would be there together.
+        """
+        for cache in (*self.prompt_caches, *self.decoding_caches):
+            mx.eval(cache.state)
 
 
 @dataclass(slots=True)
 class Row:
     """One row; `length` counts its tokens, `cached` those that the prefix cache gave, `done` those of its prompt that
-    are processed.
+    are processed, `left` those that it may still generate. A chunk of its prompt has at most `chunk` tokens.
     """
 
     uid: int
     prompt: tuple[int, ...]
     cached: int
     length: int
+    left: int
+    chunk: int
     logprobs: int | None = None
     prefilling: bool = True
     done: int = 0
@@ -58,10 +73,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """A step of one group: BatchGenerator's responses by row, the rows that are at a cut, and what it took."""
+    """A step of one group: BatchGenerator's responses by row, the rows that are at a cut, and what it took.
+
+    `joined` when rows whose prompts were complete joined those that decode.
+    """
 
     tokens: list[tuple[Row, Any]]
     reached: list[Row]
+    joined: bool = False
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -103,16 +122,43 @@ class RowGroup:
         return max((row.done for row in self._rows.values() if row.prefilling), default=0)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a step has processed a part of a prompt that is not complete."""
+        return any(row.prefilling and row.done > row.cached for row in self._rows.values())
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of each prompt that a step may take at most."""
+        return min((row.chunk for row in self._rows.values() if row.prefilling), default=UNBOUNDED)
+
+    @property
     def is_decoding(self) -> bool:
         return self._generator.is_decoding
 
+    def need(self, *more: RowNeed) -> BatchNeed:
+        """What the rows, and those that may join them, are to a price."""
+        slots, used = slots_of(self._generator.decoding_caches), used_of(self._generator.decoding_caches)
+        begun = slots_of(self._generator.prompt_caches)
+        decoding = [RowNeed(used, row.left, used, slots) for row in self._rows.values() if not row.prefilling]
+        prompts = [
+            RowNeed(len(row.prompt), row.left, row.done, max(begun, row.done))
+            for row in self._rows.values()
+            if row.prefilling
+        ]
+        return BatchNeed((*decoding, *prompts, *more), slots, len(decoding))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step needs a longer buffer."""
+        caches = self._generator.decoding_caches
+        return self.is_decoding and 0 < slots_of(caches) <= used_of(caches)
+
     @property
     def nbytes(self) -> int:
-        return int(self._generator.prompt_cache_nbytes)
+        """Bytes of the batches' caches; layers from the prefix cache are its own until a batch has copied them."""
+        return sum(layer.nbytes for layer in (*self._generator.prompt_caches, *self._generator.decoding_caches))
 
-    def insert(
-        self, row: Row, layers: list[Any] | None, max_tokens: int, cuts: Sequence[int] = (), **options: Any
-    ) -> None:
+    def insert(self, row: Row, layers: list[Any] | None, cuts: Sequence[int] = (), **options: Any) -> None:
         """Add a row that has `layers` for its first `cached` tokens; `options` are lists of one for `insert`.
 
         Its prompt is processed up to each length of `cuts`, and up to its last token, without going over.
@@ -121,7 +167,7 @@ class RowGroup:
         segments = [list(row.prompt[start:end]) for start, end in pairwise(ends)]
         (inner,) = self._generator.insert_segments(
             [segments],
-            max_tokens=[max_tokens],
+            max_tokens=[row.left],
             caches=[layers],
             all_tokens=[list(row.prompt[: row.cached])],
             **options,
@@ -163,13 +209,18 @@ class RowGroup:
                 row.prefilling = False
             elif response.end_of_segment:
                 reached.append(row)
-        return GroupStep(self._book(tokens), reached, stats.prompt_tokens, stats.prompt_time, stats.decode_time)
+        joined = any(response.end_of_prompt for response in prompts)
+        if joined:
+            self._generator.evaluate()
+        booked = self._book(tokens)
+        return GroupStep(booked, reached, joined, stats.prompt_tokens, stats.prompt_time, stats.decode_time)
 
     def _book(self, responses: list[Any]) -> list[tuple[Row, Any]]:
         booked = []
         for response in responses:
             row = self._rows[response.uid]
             row.length += 1
+            row.left -= 1
             if response.finish_reason is not None:
                 del self._rows[response.uid], self._inner[row.uid]
             booked.append((row, response))

@@ -23,6 +23,7 @@ from mlxd.engines.types import Request, SamplingParams
 # MLX slices take 32-bit integers.
 WHOLE_CONTEXT = 2**31 - 1
 _NEVER = -float("inf")
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,9 @@ class _Settings:
         return logprobs * (1.0 / self.temperature)
 
 
-def row_sampler(params: SamplingParams, vocab_size: int, spared: tuple[int, ...] = ()) -> Sampler:
+def row_sampler(params: SamplingParams, vocab_size: int, spared: tuple[int, ...] = (), drawn: int = 0) -> Sampler:
     """The sampler of one row: logprobs `[rows, vocab]` to tokens `[rows]`. XTC never drops the tokens `spared`.
+    `drawn` tokens of the row were sampled before.
 
     Rows without a seed and with equal settings get the same object, so that the batch samples them in one call.
     """
@@ -67,7 +69,7 @@ def row_sampler(params: SamplingParams, vocab_size: int, spared: tuple[int, ...]
         params.xtc_threshold,
         tuple(token for token in spared if token < vocab_size) if params.xtc_probability > 0 else (),
     )
-    return _shared_sampler(settings) if params.seed is None else SeededSampler(settings, params.seed)
+    return _shared_sampler(settings) if params.seed is None else SeededSampler(settings, params.seed, drawn)
 
 
 @lru_cache(maxsize=256)
@@ -80,21 +82,23 @@ def _shared_sampler(settings: _Settings) -> Sampler:
 
 
 class SeededSampler:
-    """Samples one row with a random key of its own, so that its answer does not depend on its neighbours."""
+    """Samples one row with random keys of its own, one for each token, so that its answer depends neither on its
+    neighbours nor on whether it was interrupted after `drawn` tokens.
+    """
 
-    def __init__(self, settings: _Settings, seed: int) -> None:
+    def __init__(self, settings: _Settings, seed: int, drawn: int = 0) -> None:
         self._settings = settings
-        self._key = mx.random.key(seed)
+        self._seed = seed
+        self._drawn = drawn
 
     def __call__(self, logprobs: mx.array) -> mx.array:
+        # Steele et al., "Fast Splittable Pseudorandom Number Generators" (2014): steps of a Weyl sequence
+        key, spare = mx.random.split(mx.random.key((self._seed + self._drawn * _GOLDEN) % 2**64))
+        self._drawn += 1
         draws = None
         if self._settings.xtc_probability > 0:
-            draws = mx.random.uniform(shape=(logprobs.shape[0], 1), key=self._next_key())
-        return mx.random.categorical(self._settings.keep(logprobs, draws), key=self._next_key())
-
-    def _next_key(self) -> mx.array:
-        self._key, key = mx.random.split(self._key)
-        return key
+            draws = mx.random.uniform(shape=(logprobs.shape[0], 1), key=spare)
+        return mx.random.categorical(self._settings.keep(logprobs, draws), key=key)
 
 
 def row_processors(request: Request, tokenizer: Tokenizer) -> list[LogitsProcessor]:
@@ -112,14 +116,15 @@ def row_processors(request: Request, tokenizer: Tokenizer) -> list[LogitsProcess
 
 
 def row_options(
-    request: Request, tokenizer: Tokenizer, vocab_size: int, fault: RowFault | None = None
+    request: Request, tokenizer: Tokenizer, vocab_size: int, fault: RowFault | None = None, drawn: int = 0
 ) -> dict[str, list[Any]]:
-    """BatchGenerator's `insert` options of one row. What goes wrong in them during a step is put into `fault`.
+    """BatchGenerator's `insert` options of one row that has `drawn` tokens already. What goes wrong in them during a
+    step is put into `fault`.
 
     Raises InvalidRequest for a guide that does not compile.
     """
     params = request.sampling
-    sampler = row_sampler(params, vocab_size, spared_tokens(params, tokenizer))
+    sampler = row_sampler(params, vocab_size, spared_tokens(params, tokenizer), drawn)
     processors = row_processors(request, tokenizer)
     if fault is not None:
         processors = [fault.processor(each) for each in processors]

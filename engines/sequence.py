@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mlxd.engines.backend import Admitted, TextPiece, TextStream, TokenEvent
+from mlxd.engines.backend import Admitted, Prefixes, TextPiece, TextStream, TokenEvent
 from mlxd.engines.token_arrays import Tokens, token_array
 from mlxd.engines.types import (
     FinishReason,
@@ -21,7 +21,13 @@ from mlxd.engines.types import (
 
 @dataclass(eq=False)
 class Sequence:
-    """Mutable books of one request; times are the scheduler's clock in seconds."""
+    """Mutable books of one request; times are the scheduler's clock in seconds.
+
+    While it waits: `awaits_room` for the answer to a PrefillEvictionRequest, asked or answered at `asked_at`, for
+    `asked_bytes`, with others at work if `asked_beside`; `awaits_memory`, since `held_since`, for others to give some
+    back; `awaits_prefix` for the disk. `preempted` while it waits for a second time, with what it has `generated`;
+    `awaits_departure` until one of those that it gave way to has ended. `chunk` bounds its prefill steps.
+    """
 
     request: Request
     arrived: float
@@ -34,36 +40,78 @@ class Sequence:
     admitted: float | None = None
     first_token: float | None = None
     last_token: float | None = None
-    asked_for_room: bool = False
+    asked_at: float | None = None
+    asked_beside: bool = False
+    asked_bytes: int = 0
+    held_since: float | None = None
     awaits_room: bool = False
+    awaits_memory: bool = False
     awaits_prefix: bool = False
+    preempted: bool = False
+    awaits_departure: bool = False
+    chunk: int = 0
+    generated: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     cacheable_tokens: int = 0
     looked_up_at: int | None = None
     held_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """What is processed before it decodes: the prompt, and what it had generated when it was preempted."""
+        return (*self.request.prompt, *self.generated) if self.preempted else self.request.prompt
+
+    @property
+    def left(self) -> int:
+        """Tokens that it may still generate."""
+        return self.max_tokens - self.completion_tokens
+
     @cached_property
     def tokens(self) -> Tokens:
-        """The prompt in a form that is quick to compare."""
-        return token_array(self.request.prompt)
+        """`pending` in a form that is quick to compare."""
+        return token_array(self.pending)
 
     @property
     def uncached_tokens(self) -> int:
-        """Tokens of the prompt that are processed for it, as far as is known."""
-        return len(self.request.prompt) - self.cacheable_tokens
+        """Tokens that are processed for it, as far as is known."""
+        return len(self.tokens) - self.cacheable_tokens
+
+    def look_up(self, prefixes: Prefixes) -> int:
+        """How many of its tokens the prefix cache has, while it waits; compared anew only when that may be others."""
+        if self.looked_up_at != prefixes.changes:
+            self.looked_up_at = prefixes.changes
+            self.cacheable_tokens = prefixes.cached_tokens(self.tokens)
+        return self.cacheable_tokens
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a look at it may have it start."""
+        return not (self.awaits_prefix or self.awaits_room or self.awaits_memory)
 
     def admit(self, row: Admitted, text: TextStream, now: float) -> None:
         """The sequence has a slot in the batch."""
         self.uid, self.text = row.uid, text
-        self.cached_tokens = self.cacheable_tokens = row.cached_tokens
-        self.admitted = now
+        self.cacheable_tokens = row.cached_tokens
+        if self.admitted is None:
+            self.admitted, self.cached_tokens = now, row.cached_tokens
+        self.preempted = False
         self.state, self.waiting_for = RequestState.PREFILLING, None
+
+    def preempt(self) -> None:
+        """It has lost its slot to others, and goes on from what it has generated when it gets one again."""
+        self.uid, self.state, self.waiting_for = None, RequestState.WAITING, "memory"
+        self.preempted = self.awaits_departure = True
+        self.asked_at = self.held_since = self.looked_up_at = None
+        self.cacheable_tokens = 0
+        vars(self).pop("tokens", None)
 
     def take(self, event: TokenEvent, now: float) -> RequestOutput | None:
         """Book one token; None when it made nothing to show and ended nothing."""
         text = self.text
         assert text is not None, "a sequence decodes only after admit"
         self._count(now)
+        self.generated.append(event.token)
+        self.state = RequestState.DECODING
         piece = TextPiece()
         if not event.is_end:
             piece = text.push(event.token)
@@ -138,7 +186,6 @@ class Sequence:
         self.last_token = now
         if self.first_token is None:
             self.first_token = now
-            self.state = RequestState.DECODING
 
     @staticmethod
     def _reason(event: TokenEvent, text: TextStream) -> FinishReason | None:

@@ -17,16 +17,18 @@ import mlx.core as mx
 from mlx_lm.generate import speculative_generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
-from mlxd.engines.backend import Admitted, RunnerStep, TokenEvent
+from mlxd.engines.backend import Admitted, NewRow, RunnerStep, TokenEvent
 from mlxd.engines.cache_layers import CacheShape, cache_shape
+from mlxd.engines.cache_sizes import slots_of
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.loader import LoadedText
 from mlxd.engines.logprobs import token_logprobs
 from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.prompt_price import BatchNeed, RowNeed
 from mlxd.engines.row_faults import LogitsProcessor, RowFault, Sampler
-from mlxd.engines.runner_base import RunnerBase, faults
+from mlxd.engines.runner_base import Measures, RunnerBase, faults
 from mlxd.engines.sampling import row_options
-from mlxd.engines.types import DraftStats, EngineConfig, Request
+from mlxd.engines.types import DraftStats, EngineConfig
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +46,30 @@ class SpeculativeRow:
     ends: frozenset[int]
     logprobs: int | None
     fault: RowFault
+    chunk: int
     tokens: Iterator[tuple[int, Any, bool]] | None = None
     made: int = 0
 
     @property
-    def left(self) -> int:
+    def length(self) -> int:
+        """Tokens in the caches, the drafted ones of a round aside."""
+        return self.done if self.tokens is None else len(self.prompt) + self.made
+
+    @property
+    def slots(self) -> int:
+        return slots_of(self.layers)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in (*self.layers, *self.draft_layers))
+
+    @property
+    def need(self) -> RowNeed:
+        """This row as a price sees it."""
+        return RowNeed(max(len(self.prompt), self.length), self.max_tokens - self.made, self.length, self.slots)
+
+    @property
+    def unprocessed(self) -> int:
         """Tokens of the prompt that are still to be processed before the first round."""
         return len(self.prompt) - 1 - self.done
 
@@ -56,9 +77,11 @@ class SpeculativeRow:
 class SpeculativeRunner(RunnerBase):
     """Runs a model with its draft. Raises LoadError for models that cannot go back."""
 
-    def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedText, config: EngineConfig, measures: Measures, disk: PrefixDisk | None = None
+    ) -> None:
         shapes = {name: _shape(name, one) for name, one in (("model", loaded.model), ("draft", loaded.draft))}
-        super().__init__(loaded, config, stream, shapes["model"], disk)
+        super().__init__(loaded, config, measures, shapes["model"], disk)
         self._draft = loaded.draft
         self._rows: dict[int, SpeculativeRow] = {}
         self._proposed = 0
@@ -66,17 +89,28 @@ class SpeculativeRunner(RunnerBase):
 
     @property
     def kv_bytes(self) -> int:
-        rows = self._rows.values()
-        return sum(layer.nbytes for row in rows for layer in (*row.layers, *row.draft_layers))
+        return sum(row.nbytes for row in self._rows.values())
 
     @property
     def draft(self) -> DraftStats:
         return DraftStats(self._proposed, self._accepted)
 
-    def insert(self, request: Request, max_tokens: int) -> Admitted:
+    @property
+    def is_full(self) -> bool:
+        """A round may take several tokens, so buffers count as full a little early."""
+        decoding = [row for row in self._rows.values() if row.tokens is not None]
+        return any(row.slots - row.length <= self._config.draft_tokens + 1 for row in decoding)
+
+    def demand(self, more: RowNeed | None, chunk: int) -> int:
+        """Bytes that the rows will take beyond what they hold, with one more: each has caches of its own."""
+        rows = [*(row.need for row in self._rows.values()), *([more] if more is not None else [])]
+        return max(0, self._price.batches([BatchNeed((row,)) for row in rows], chunk) - self.kv_bytes)
+
+    def insert(self, new: NewRow) -> Admitted:
         """Add a row with a cache in each model."""
-        sampling, prompt, fault = request.sampling, request.prompt, RowFault()
-        options = row_options(request, self._tokenizer, self._info.vocab_size, fault)
+        request, prompt, fault = new.request, new.tokens, RowFault()
+        sampling = request.sampling
+        options = row_options(request, self._tokenizer, self._info.vocab_size, fault, new.drawn)
         hit = self._prefixes.match(prompt)
         layers = hit.layers if hit is not None else [*make_prompt_cache(self._model), *make_prompt_cache(self._draft)]
         own = len(self._model.layers)
@@ -87,7 +121,8 @@ class SpeculativeRunner(RunnerBase):
             layers=layers[:own],
             draft_layers=layers[own:],
             done=cached,
-            max_tokens=max_tokens,
+            max_tokens=new.left,
+            chunk=new.chunk,
             sampler=options["samplers"][0],
             processors=_with_prompt(options["logits_processors"][0], prompt[:-1]),
             ends=frozenset() if sampling.ignore_eos else self._tokenizer.end_tokens,
@@ -129,16 +164,19 @@ class SpeculativeRunner(RunnerBase):
         del self._model, self._draft
 
     def _prefill(self, row: SpeculativeRow, chunk: int) -> None:
-        size = min(chunk, row.left)
+        size = min(self._bounded(chunk, row.chunk), row.unprocessed)
         if size:
-            started = time.perf_counter()
+            started, held = time.perf_counter(), row.nbytes
             tokens = mx.array([row.prompt[row.done : row.done + size]])
-            for model, layers in ((self._model, row.layers), (self._draft, row.draft_layers)):
-                model(tokens, cache=layers)
-                mx.eval([layer.state for layer in layers])
+            with self._meter.measured() as peak:
+                for model, layers in ((self._model, row.layers), (self._draft, row.draft_layers)):
+                    model(tokens, cache=layers)
+                    mx.eval([layer.state for layer in layers])
             self._pacer.observe(size, time.perf_counter() - started, depth=row.done)
             row.done += size
-        if row.left == 0:
+            if peak.nbytes is not None:
+                self._observe_peak(1, size, row.done, max(0, peak.nbytes - (row.nbytes - held)))
+        if row.unprocessed == 0:
             self._keep(row)
             row.tokens = self._start(row)
 

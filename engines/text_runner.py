@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from mlxd.engines.backend import Admitted, RunnerStep, TokenEvent
+from mlxd.engines.backend import Admitted, NewRow, RunnerStep, TokenEvent
 from mlxd.engines.cache_layers import cache_shape, check_batchable
 from mlxd.engines.grouping import choose_group
 from mlxd.engines.loader import LoadedText
 from mlxd.engines.logprobs import batch_logprobs
 from mlxd.engines.prefix_disk import PrefixDisk
+from mlxd.engines.prompt_price import BatchNeed, RowNeed
 from mlxd.engines.row_faults import RowFault
 from mlxd.engines.row_group import GroupStep, Row, RowGroup
-from mlxd.engines.runner_base import RunnerBase, faults
+from mlxd.engines.runner_base import Measures, RunnerBase, faults
 from mlxd.engines.sampling import row_options
-from mlxd.engines.types import EngineConfig, Request
+from mlxd.engines.types import EngineConfig
 
 
 class TextRunner(RunnerBase):
     """Runs a text model's rows in padded batches. Raises LoadError for a model that cannot be batched."""
 
-    def __init__(self, loaded: LoadedText, config: EngineConfig, stream: Any, disk: PrefixDisk | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedText, config: EngineConfig, measures: Measures, disk: PrefixDisk | None = None
+    ) -> None:
         check_batchable(loaded.model)
-        super().__init__(loaded, config, stream, cache_shape(loaded.model), disk)
+        super().__init__(loaded, config, measures, cache_shape(loaded.model), disk)
         self._groups: list[RowGroup] = []
+        self._lasting = 0
 
     @property
     def kv_bytes(self) -> int:
@@ -34,26 +37,40 @@ class TextRunner(RunnerBase):
     def draft(self) -> None:
         return None
 
-    def insert(self, request: Request, max_tokens: int) -> Admitted:
+    @property
+    def is_full(self) -> bool:
+        return any(group.is_full for group in self._groups)
+
+    def demand(self, more: RowNeed | None, chunk: int) -> int:
+        """Bytes that the batches will take beyond what they hold, with one more row where it would join."""
+        needs = [group.need() for group in self._groups]
+        if more is not None:
+            index = choose_group([group.lengths for group in self._groups], more.prompt, self._most_padding())
+            needs[index : index + 1] = [self._groups[index].need(more) if index < len(needs) else BatchNeed((more,))]
+        return max(0, self._price.batches(needs, chunk) - self.kv_bytes)
+
+    def insert(self, row: NewRow) -> Admitted:
         """Queue a row in a batch; its arrays are made here, on the lane."""
-        prompt = request.prompt
+        request, prompt = row.request, row.tokens
         fault = RowFault()
-        options = row_options(request, self._tokenizer, self._info.vocab_size, fault)
+        options = row_options(request, self._tokenizer, self._info.vocab_size, fault, row.drawn)
         hit = self._prefixes.match(prompt)
         cached = hit.length if hit is not None else 0
-        row = Row(
+        added = Row(
             next(self._uids),
             prompt,
             cached,
             length=len(prompt),
+            left=row.left,
+            chunk=row.chunk,
             done=cached,
             logprobs=request.sampling.logprobs,
             fault=fault,
         )
         cuts = self._prefixes.checkpoints(cached, prompt)
         layers = hit.layers if hit is not None else None
-        self._group_for(len(prompt)).insert(row, layers, max_tokens, cuts, **options)
-        return Admitted(row.uid, cached)
+        self._group_for(len(prompt)).insert(added, layers, cuts, **options)
+        return Admitted(added.uid, cached)
 
     def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
         """Drop rows; with `keep` what they have processed stays in the prefix cache, within its bounds."""
@@ -111,7 +128,7 @@ class TextRunner(RunnerBase):
         depth = max(group.depth for group in self._groups)
         decoding = any(group.is_decoding for group in self._groups)
         chunk = self._pacer.chunk(prefilling, decoding=decoding, depth=depth)
-        steps = [group.step(chunk if group.prefilling else None) for group in self._groups]
+        steps = [self._measured_step(group, chunk) if group.prefilling else group.step(None) for group in self._groups]
         self._pacer.observe_decode(sum(step.decode_seconds for step in steps))
         tokens, seconds = sum(step.prompt_tokens for step in steps), sum(step.prompt_seconds for step in steps)
         self._pacer.observe(tokens, seconds, rows=prefilling, depth=depth)
@@ -119,6 +136,20 @@ class TextRunner(RunnerBase):
             for row in step.reached:
                 self._prefixes.keep(*group.extract(row.uid))
         return steps
+
+    def _measured_step(self, group: RowGroup, chunk: int) -> GroupStep:
+        rows, depth, held = group.prefilling, group.depth, group.nbytes
+        begins = not group.has_begun
+        with self._meter.measured() as peak:
+            step = group.step(self._bounded(chunk, group.chunk))
+        if peak.nbytes is not None and not step.joined:
+            taken = -(-step.prompt_tokens // rows)
+            grown = max(0, group.nbytes - held)
+            # a state may be a slice of what its step computed, all of which stays until the next step
+            before = 0 if begins else self._lasting
+            self._lasting = max(0, peak.kept - grown)
+            self._observe_peak(rows, taken, depth + taken, max(0, peak.nbytes - grown) + before)
+        return step
 
     def _group_for(self, length: int) -> RowGroup:
         index = choose_group([group.lengths for group in self._groups], length, self._most_padding())

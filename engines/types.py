@@ -210,8 +210,8 @@ class ModelInfo:
 class EngineLimits:
     """The part of an EngineConfig that a loaded engine takes anew; every count is 1 or more.
 
-    `max_running` and `max_waiting` count sequences, `prefill_chunk` tokens. `max_stall`, None for no bound, and
-    `prefix_spill_timeout` are seconds.
+    `max_running` and `max_waiting` count sequences, `prefill_chunk` tokens. `max_stall` and `hold_timeout`, None for no
+    bound, and `prefix_spill_timeout` are seconds.
     """
 
     max_running: int
@@ -219,6 +219,7 @@ class EngineLimits:
     prefill_chunk: int
     max_stall: float | None
     prefix_spill_timeout: float
+    hold_timeout: float | None = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,8 @@ class EngineConfig:
     a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine. `prefix_cache_bytes`
     bounds what is kept of processed prompts, 0 for nothing, `prefix_disk_bytes` what of it is kept on the disk.
     At an unload at most `prefix_spill_timeout` seconds go into writing it. `kv_bytes_per_token` is one sequence's, 0
-    when unknown.
+    when unknown, and so is `attention_heads`; `itemsize` are the bytes of a number as the model computes. A prompt
+    waits for memory at most `hold_timeout` seconds (None for no bound).
     `adapter` is the folder of a LoRA adapter, `draft` that of a smaller model that proposes `draft_tokens` tokens
     a round (speculative decoding).
     """
@@ -249,6 +251,9 @@ class EngineConfig:
     prefix_disk_bytes: int = 0
     prefix_spill_timeout: float = 10.0
     kv_bytes_per_token: int = 0
+    attention_heads: int = 0
+    itemsize: int = 4
+    hold_timeout: float | None = 120.0
     adapter: Path | None = None
     draft: Path | None = None
     draft_tokens: int = 3
@@ -257,7 +262,12 @@ class EngineConfig:
     def limits(self) -> EngineLimits:
         """What `EngineCore.retune` can change."""
         return EngineLimits(
-            self.max_running, self.max_waiting, self.prefill_chunk, self.max_stall, self.prefix_spill_timeout
+            self.max_running,
+            self.max_waiting,
+            self.prefill_chunk,
+            self.max_stall,
+            self.prefix_spill_timeout,
+            self.hold_timeout,
         )
 
     def with_limits(self, limits: EngineLimits) -> EngineConfig:
@@ -269,6 +279,7 @@ class EngineConfig:
             prefill_chunk=limits.prefill_chunk,
             max_stall=limits.max_stall,
             prefix_spill_timeout=limits.prefix_spill_timeout,
+            hold_timeout=limits.hold_timeout,
         )
 
 
@@ -282,7 +293,9 @@ class DraftStats:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot that never waits for the engine thread."""
+    """A snapshot that never waits for the engine thread. `promised_bytes` are what running sequences may still take,
+    `preempted` counts sequences that gave their memory back to others and went on later.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -292,5 +305,7 @@ class EngineStats:
     decode_tps: float = 0.0
     heartbeat_age_s: float = 0.0
     kv_bytes: int = 0
+    promised_bytes: int = 0
     prefix_cache_bytes: int = 0
+    preempted: int = 0
     draft: DraftStats | None = None

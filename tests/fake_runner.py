@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from mlxd.engines.backend import Admitted, RunnerStep, TextPiece, TokenEvent
+from mlxd.engines.backend import Admitted, NewRow, RunnerStep, TextPiece, TokenEvent
+from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.types import EngineLimits, ModelInfo, Request
 
 
@@ -34,6 +35,7 @@ class FakePrefixes:
     on_disk: bool = False
     restoring: list[Callable[[Any], None]] = field(default_factory=list)
     adopted: list[Any] = field(default_factory=list)
+    spared: list[tuple[int, ...]] = field(default_factory=list)
 
     def use_headroom(self, headroom: Callable[[], int | None]) -> None:
         """There is no need of it."""
@@ -45,7 +47,8 @@ class FakePrefixes:
         same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, other, strict=False))
         return len(list(same)) if self.shares else 0
 
-    def trim(self, max_bytes: int) -> int:
+    def trim(self, max_bytes: int, sparing: Sequence[int] = ()) -> int:
+        self.spared.append(tuple(sparing))
         freed = max(0, self.nbytes - max_bytes)
         self.nbytes -= freed
         return freed
@@ -74,6 +77,15 @@ class FakeRunner:
     short_prompt: int = 64
     draft: None = None
     prefixes: FakePrefixes = field(default_factory=FakePrefixes)
+    token_bytes: int = 10
+    chunk_bytes: int = 0
+    demanded: list[tuple[RowNeed | None, int]] = field(default_factory=list)
+    is_full: bool = False
+    growth: int = 0
+    price: PromptPrice = field(default_factory=PromptPrice)
+    prompts: dict[int, int] = field(default_factory=dict)
+    inserted: list[NewRow] = field(default_factory=list)
+    slowed: list[int | None] = field(default_factory=list)
     retuned: list[EngineLimits] = field(default_factory=list)
 
     def settle(self) -> None:
@@ -82,11 +94,26 @@ class FakeRunner:
     def retune(self, limits: EngineLimits) -> None:
         self.retuned.append(limits)
 
-    def insert(self, request: Request, max_tokens: int) -> Admitted:
-        self.fail_insert(request)
+    def slow_down(self, chunk: int | None) -> None:
+        self.slowed.append(chunk)
+
+    def demand(self, more: RowNeed | None, chunk: int) -> int:
+        """Ten bytes a token of each prompt that has not decoded yet, and what a test says for growth and for each token
+        of a chunk.
+        """
+        self.demanded.append((more, chunk))
+        prompts = [self.prompts[uid] for uid, row in self.rows.items() if row[0] == row[2]]
+        tokens = sum(prompts) + (more.prompt if more is not None else 0)
+        passing = self.chunk_bytes * chunk if more is not None else 0
+        return self.token_bytes * tokens + passing + (self.growth if self.is_full else 0)
+
+    def insert(self, row: NewRow) -> Admitted:
+        self.fail_insert(row.request)
         self.next_uid += 1
-        self.rows[self.next_uid] = [0, max_tokens]
-        return Admitted(self.next_uid, self.prefixes.cached_tokens(request.prompt))
+        self.inserted.append(row)
+        self.rows[self.next_uid] = [row.drawn, row.drawn + row.left, row.drawn]
+        self.prompts[self.next_uid] = len(row.tokens)
+        return Admitted(self.next_uid, self.prefixes.cached_tokens(row.tokens))
 
     def text_stream(self, request: Request) -> FakeText:
         return FakeText()
@@ -99,7 +126,7 @@ class FakeRunner:
         self.fail()
         tokens = []
         for uid, row in list(self.rows.items()):
-            token, limit = row
+            token, limit, _ = row
             last = token + 1 >= limit
             tokens.append(TokenEvent(uid, token, is_last=last))
             row[0] += 1

@@ -15,6 +15,8 @@ ROOMS = {
 }
 # Files that run on a lane, or in the import command; everything else must start without MLX.
 MLX_FILES = {
+    "engines/cache_sizes.py",
+    "engines/first_look.py",
     "engines/gguf.py",
     "engines/gguf_weights.py",
     "engines/guide_processor.py",
@@ -26,6 +28,8 @@ MLX_FILES = {
     "engines/sampling_filters.py",
     "engines/cache_layers.py",
     "engines/kept_prefixes.py",
+    "engines/mlx_limits.py",
+    "engines/peak_meter.py",
     "engines/prefix_cache.py",
     "engines/prefix_disk.py",
     "engines/row_group.py",

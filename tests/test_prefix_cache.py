@@ -3,11 +3,12 @@
 import asyncio
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 from engine_harness import GREEDY, chat, collect, engine_on, lane_pool, until_idle
 from tiny_kinds import HYBRID, SLIDING, kind_model
 
-from mlxd.engines.prefill_room import PrefillMemory
+from mlxd.engines.memory_share import MemoryShare
 from mlxd.engines.types import Request, SamplingParams
 
 PLENTY = 256 * 2**20
@@ -132,7 +133,8 @@ async def test_a_trim_gives_the_bytes_back_before_it_returns(tiny_model, lanes):
 
 
 async def test_nothing_is_kept_when_memory_is_short(tiny_model, lanes):
-    memory = PrefillMemory(needed=lambda tokens: 0, headroom=lambda: 1000)
+    measured = iter([10**9])  # enough to start with, and little from then on
+    memory = MemoryShare(headroom=lambda: next(measured, 1000)).stake("m")
     async with engine_on(tiny_model, lanes, prefix_cache_bytes=PLENTY, memory=memory) as engine:
         await ask(engine, tokens_of(engine, 100))
         assert engine.stats().prefix_cache_bytes == 0
@@ -140,8 +142,8 @@ async def test_nothing_is_kept_when_memory_is_short(tiny_model, lanes):
 
 async def test_a_prompt_without_room_takes_it_from_kept_prefixes_first(tiny_model, lanes):
     asked = []
-    room = [10**9]
-    memory = PrefillMemory(needed=lambda tokens: 2**20, headroom=lambda: room[0])
+    limit = [10**9]
+    memory = MemoryShare(headroom=lambda: limit[0] - mx.get_active_memory()).stake("m")
 
     async def make_room(request):
         asked.append(request)
@@ -149,10 +151,12 @@ async def test_a_prompt_without_room_takes_it_from_kept_prefixes_first(tiny_mode
     options = {"prefix_cache_bytes": PLENTY, "memory": memory, "prefill_eviction_callback": make_room}
     async with engine_on(tiny_model, lanes, **options) as engine:
         await ask(engine, tokens_of(engine, 400))
-        assert engine.stats().prefix_cache_bytes > 2**20
-        room[0] = 1000
+        held = engine.stats().prefix_cache_bytes
+        assert held > 2**20
+        limit[0] = mx.get_active_memory() + 2**20
         await ask(engine, tokens_of(engine, 20, "other"))
         assert asked == []
+        assert engine.stats().prefix_cache_bytes < held
 
 
 async def test_sampled_answers_are_the_same_warm_and_cold(tiny_model, lanes):

@@ -8,7 +8,7 @@ from fake_runner import FakePrefixes, FakeRunner, FakeText
 
 from mlxd.engines.backend import RunnerStep, TextPiece
 from mlxd.engines.errors import EngineDead, FootprintExceeded, GuideError, PrefillMemoryExceeded, StepFailed
-from mlxd.engines.prefill_room import PrefillMemory
+from mlxd.engines.memory_share import MemoryShare, MemoryStake
 from mlxd.engines.scheduler import Scheduler
 from mlxd.engines.types import EngineConfig, FinishReason, Request, RequestOutput, RequestState, SamplingParams
 
@@ -193,14 +193,14 @@ def test_max_tokens_never_passes_the_context():
 
 
 class Memory:
-    """Headroom that a test sets; a prompt costs ten bytes a token."""
+    """Headroom that a test sets; a prompt costs ten bytes a token until its first token came."""
 
     def __init__(self, headroom: int | None) -> None:
         self.headroom = headroom
         self.reclaims = 0
 
-    def see(self) -> PrefillMemory:
-        return PrefillMemory(lambda tokens: 10 * tokens, lambda: self.headroom)
+    def see(self) -> MemoryStake:
+        return MemoryShare(lambda: self.headroom, lambda: self.headroom).stake("m")
 
     def reclaim(self) -> None:
         self.reclaims += 1
@@ -223,7 +223,7 @@ def test_prompts_that_start_together_do_not_get_the_same_memory_twice():
     scheduler.add(request("a", tokens=50), 0.0)
     scheduler.add(request("b"), 0.0)
     eviction = scheduler.step().eviction
-    assert (eviction.request_id, eviction.needed_bytes, eviction.headroom_bytes) == ("b", 40, 20)
+    assert (eviction.request_id, eviction.needed_bytes, eviction.headroom_bytes) == ("b", 80, 60)
     assert [status.waiting_for for status in scheduler.statuses()] == [None, "memory"]
     memory.headroom = 40
     scheduler.room_made("b")
@@ -324,9 +324,8 @@ def test_a_request_can_leave_while_the_disk_is_read():
 
 
 def test_kept_prefixes_go_before_anybody_is_asked_for_room():
-    memory = Memory(30)
     runner = FakeRunner(prefixes=FakePrefixes(nbytes=25))
-    scheduler = make(runner, memory=memory.see(), reclaim=memory.reclaim)
+    scheduler = make(runner, memory=MemoryShare(lambda: 55 - runner.prefixes.nbytes).stake("m"))
     scheduler.add(request("a"), 0.0)
     assert scheduler.step().eviction is None
     assert runner.prefixes.nbytes == 15

@@ -1,0 +1,56 @@
+"""The first steps of a loaded model, before anybody asks: they show what its caches cost, and that it runs at all."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import make_prompt_cache
+
+from mlxd.engines.cache_cost import CacheCost
+from mlxd.engines.cache_sizes import cost_of
+from mlxd.engines.errors import LoadError, LoadFailure
+from mlxd.engines.loader import LoadedText
+from mlxd.engines.peak_meter import PeakMeter
+from mlxd.engines.prompt_price import PromptPrice
+from mlxd.engines.transients import LEAST_CHUNK, Shape, Transients
+from mlxd.engines.types import EngineConfig
+
+# Tokens of the second step, the first chunk that a prompt is taken in, and the seconds that the first may have taken
+# for there to be one: a slow model learns from its first prompt instead.
+_SECOND = 64
+_QUICK = 0.05
+
+
+def first_look(loaded: LoadedText, config: EngineConfig, meter: PeakMeter) -> PromptPrice:
+    """Process a few tokens. Raises LoadError for a model that cannot."""
+    models = [one for one in (loaded.model, loaded.draft) if one is not None]
+    transients = Transients(Shape(config.attention_heads, config.itemsize))
+    started = time.perf_counter()
+    cost, transients = _step(models, LEAST_CHUNK, loaded.info.vocab_size, meter, transients)
+    if time.perf_counter() - started < _QUICK:
+        _, transients = _step(models, _SECOND, loaded.info.vocab_size, meter, transients)
+    mx.clear_cache()
+    return PromptPrice(cost, transients, loaded.info.vocab_size)
+
+
+def _step(
+    models: list[Any], tokens: int, vocab_size: int, meter: PeakMeter, transients: Transients
+) -> tuple[CacheCost, Transients]:
+    caches = [make_prompt_cache(model) for model in models]
+    prompt = mx.arange(tokens)[None] % vocab_size
+    try:
+        with meter.measured() as peak:
+            for model, layers in zip(models, caches, strict=True):
+                model(prompt, cache=layers)
+                mx.eval([layer.state for layer in layers])
+    # Whatever a forward pass raises, every request would meet it.
+    except Exception as error:
+        message = f"its first step failed: {type(error).__name__}: {error}"
+        raise LoadError(LoadFailure.UNSUPPORTED, message) from error
+    layers = [layer for one in caches for layer in one]
+    if peak.nbytes is not None:
+        kept = sum(layer.nbytes for layer in layers)
+        transients = transients.observed(1, tokens, tokens, max(0, peak.nbytes - kept))
+    return cost_of(layers), transients
