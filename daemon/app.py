@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from mlxd.daemon.api.feed_source import FeedSource
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.catalog import build_catalog
+from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.engine_factory import EngineMaker, load_need
+from mlxd.daemon.engine_memory import LoadReserve, MostForPrompts, memory_share
 from mlxd.daemon.live import Live
 from mlxd.daemon.log import adopt_library_loggers
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
@@ -30,9 +32,11 @@ from mlxd.daemon.settings import LoadedConfig, Settings
 from mlxd.daemon.switch import Switch, policy_of, prefix_disk_bound
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.engines.backend import Backend, mlx_backend
+from mlxd.engines.errors import MemoryRefusal
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.types import PrefillEvictionRequest
+from mlxd.memory.footprint import Reading
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.probe import MemoryProbe
 from mlxd.registry.errors import ModelRemoved, RegistryError
@@ -59,10 +63,12 @@ class Daemon:
         Raises ConfigError for settings that this machine or its disk cannot follow.
         """
         limits = partial(limits_for, probe=probe, idle_bytes=probe.sample().bytes)
+        self._probe = probe
         self.guard = MemoryGuard(probe, limits(settings.memory))
         self._prefix_folder = PrefixFolder(settings.server.state_dir / "prefixes", prefix_disk_bound(settings), backend)
-        self._lanes = LanePool(partial(backend, self._prefix_folder))
+        self._lanes = LanePool(partial(backend, self._prefix_folder, lambda: self.guard.limits.ceiling_bytes))
         self._books = MemoryBooks(self.guard)
+        self._share = memory_share(self.guard)
         self._metrics = Metrics()
         self.live = Live(settings, build_catalog(settings, hf_cache))
         maker = self._engine_maker(settings)
@@ -70,13 +76,25 @@ class Daemon:
         sources = Sources(read or (lambda: LoadedConfig(settings, None, {})), limits, hf_cache)
         self.reloader = Reloader(sources, self.live, self.registry, self._switch(maker))
         self.watch = ModelWatch(self.live, hf_cache, self.reloader.refresh, self._is_in_memory)
+        self._relief = MemoryRelief(self.guard, self.registry, self._lanes, self._share, self._metrics.rung)
         self.services = self._services()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _engine_maker(self, settings: Settings) -> EngineMaker:
         step_lock = threading.Lock() if settings.engine.step_lock else None
-        return EngineMaker(self.live, self._lanes, self.guard, self._room_for, self._metrics.freed, step_lock=step_lock)
+        most = MostForPrompts(self.guard, lambda: self._books.base, lambda: self.registry)
+        return EngineMaker(
+            self.live,
+            self._lanes,
+            self.guard,
+            self._share,
+            most.of,
+            make_room=self._room_for,
+            refused=self._refusal_of,
+            freed=self._metrics.freed,
+            step_lock=step_lock,
+        )
 
     def _registry(self, settings: Settings, maker: EngineMaker) -> ModelRegistry:
         registry = ModelRegistry(
@@ -110,7 +128,24 @@ class Daemon:
         )
         self._metrics.observe(self.registry.models, self.guard, self._books)
         FeedSource(services).connect()
+        self._connect_share()
         return services
+
+    def _connect_share(self) -> None:
+        """What the feed is told, the engines' share of memory is told too."""
+        told_of_models, told_of_memory = self.registry.on_models, self.guard.on_reading
+        reserve = LoadReserve(self._share, self.registry)
+
+        def on_models(names: Collection[str]) -> None:
+            reserve.on_models(names)
+            told_of_models(names)
+
+        def on_reading(reading: Reading) -> None:
+            self._relief.on_reading()
+            self._share.changed()
+            told_of_memory(reading)
+
+        self.registry.on_models, self.guard.on_reading = on_models, on_reading
 
     def application(self) -> web.Application:
         """The HTTP application over this daemon's services."""
@@ -121,7 +156,7 @@ class Daemon:
         for note in self.live.catalog.remarks:
             log.warning("models.note", note=note)
         interval = self.live.settings.memory.poll_interval
-        relief = MemoryRelief(self.guard, self.registry, self._lanes)
+        relief = self._relief
         watch = self.guard.watch(interval, relief.on_soft, relief.on_ceiling, relief.on_recovered, self._stop)
         self._own(watch, "memory.watch")
         self._own(self._warm_up(), "warm_up")
@@ -159,7 +194,15 @@ class Daemon:
         log.info("mlx.imported", seconds=round(time.monotonic() - started, 3))
         self._books.reopen_base()
         self._books(fresh=True)
+        self._limit_again()
         await self._preload(self.live.settings.models.preload)
+
+    def _limit_again(self) -> None:
+        """MLX knows its device now, and the daemon is as large as it is without models."""
+        try:
+            self.guard.limits = limits_for(self.live.settings.memory, self._probe, self._books.base)
+        except ConfigError as error:
+            log.error("memory.no_room", message=str(error))
 
     async def _preload(self, names: Sequence[str]) -> None:
         for name in names:
@@ -179,6 +222,12 @@ class Daemon:
             return self.registry.model(name).state in RESIDENT
         except ModelRemoved:
             return False
+
+    def _refusal_of(self, model: str) -> Callable[[MemoryRefusal], None]:
+        def refused(error: MemoryRefusal) -> None:
+            self.registry.refused(model, error)
+
+        return refused
 
     def _prefix_bytes(self) -> int:
         return sum(engine.stats().prefix_cache_bytes for engine in self.registry.engines().values())

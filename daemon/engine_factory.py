@@ -5,17 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from weakref import WeakSet
 
 from mlxd.daemon.live import Live
 from mlxd.daemon.settings import EngineSettings
 from mlxd.engines.core import EngineCore, PrefillEvictionCallback
-from mlxd.engines.errors import EngineDead
+from mlxd.engines.errors import EngineDead, MemoryRefusal
 from mlxd.engines.lanes import LanePool
-from mlxd.engines.prefill_room import PrefillMemory
+from mlxd.engines.memory_share import MemoryShare
 from mlxd.engines.types import EngineConfig, EngineLimits
-from mlxd.memory.estimates import ModelEstimate, kv_bytes, prefill_bytes
+from mlxd.memory.estimates import kv_bytes
 from mlxd.memory.guard import MemoryGuard
 from mlxd.registry.spec import ModelSpec
 
@@ -31,20 +30,25 @@ MAX_SPILL = 10.0
 
 @dataclass(frozen=True, slots=True)
 class EngineMaker:
-    """The registry's engine factory. `make_room` gives the prefill-eviction callback of a model, `freed` what takes
-    the seconds from each of its cancels until memory and slot were free.
+    """The registry's engine factory. Each of these gives something for a model by its name: `most` the bytes that its
+    prompts could have, `make_room` its prefill-eviction callback, `refused` what is told of requests that memory
+    refuses, `freed` what takes the seconds from each of its cancels until memory and slot were free.
     """
 
     live: Live
     lanes: LanePool
     guard: MemoryGuard
+    share: MemoryShare
+    most: Callable[[str], Callable[[], int | None]]
     make_room: Callable[[str], PrefillEvictionCallback]
+    refused: Callable[[str], Callable[[MemoryRefusal], None]]
     freed: Callable[[str], Callable[[float], None]]
     step_lock: threading.Lock | None = None
     _made: WeakSet[EngineCore] = field(default_factory=WeakSet)
 
     def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore:
         engine = self.live.settings.engine_for(spec.name)
+        estimate = self.live.catalog.estimate(spec)
         made = EngineCore(
             EngineConfig(
                 name=spec.name,
@@ -53,16 +57,18 @@ class EngineMaker:
                 prefix_cache_bytes=self._prefix_cache_bytes(engine),
                 prefix_disk_bytes=0 if engine.prefix_cache_disk == "off" else engine.prefix_cache_disk.bytes or 0,
                 kv_bytes_per_token=spec.kv_bytes_per_token,
+                attention_heads=estimate.attention_heads,
+                itemsize=estimate.itemsize,
                 adapter=spec.adapter,
                 draft=spec.draft,
                 draft_tokens=engine.draft_tokens,
             ).with_limits(self._limits(spec.name)),
             self.lanes,
-            # each prompt is admitted on a reading of its own: an old one does not know what has started since
-            memory=PrefillMemory(self._price(spec), partial(self.guard.headroom, max_age=0.0)),
+            memory=self.share.stake(spec.name, self.most(spec.name)),
             prefill_eviction_callback=self.make_room(spec.name),
             on_dead=on_dead,
             on_freed=self.freed(spec.name),
+            on_refused=self.refused(spec.name),
             step_lock=self.step_lock,
         )
         self._made.add(made)
@@ -79,16 +85,14 @@ class EngineMaker:
         settings = self.live.settings
         engine = settings.engine_for(name)
         spill = min(MAX_SPILL, settings.residency.unload_timeout / 2)
-        return EngineLimits(engine.max_running, engine.max_waiting, engine.prefill_chunk, engine.max_stall, spill)
-
-    def _price(self, spec: ModelSpec) -> Callable[[int], int]:
-        estimate = self.live.catalog.estimate(spec)
-
-        def price(tokens: int) -> int:
-            # a retuned engine prefills in other chunks
-            return prefill_price(estimate, self.live.settings.engine_for(spec.name))(tokens)
-
-        return price
+        return EngineLimits(
+            engine.max_running,
+            engine.max_waiting,
+            engine.prefill_chunk,
+            engine.max_stall,
+            spill,
+            hold_timeout=settings.residency.queue_timeout,
+        )
 
     def _prefix_cache_bytes(self, engine: EngineSettings) -> int:
         if engine.prefix_cache == "off":
@@ -108,14 +112,3 @@ def context_length(spec: ModelSpec, engine: EngineSettings) -> int:
 def load_need(spec: ModelSpec) -> int:
     """Bytes that a load must find free: the weights and a little cache to begin with."""
     return spec.weight_bytes + kv_bytes(1, LOAD_KV_TOKENS, spec.kv_bytes_per_token)
-
-
-def prefill_price(estimate: ModelEstimate, engine: EngineSettings) -> Callable[[int], int]:
-    """Prices a prompt of so many tokens in bytes, at the height of its prefill."""
-
-    def price(tokens: int) -> int:
-        return prefill_bytes(
-            tokens, engine.prefill_chunk, estimate.kv_bytes_per_token, estimate.attention_heads, estimate.itemsize
-        )
-
-    return price

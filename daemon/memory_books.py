@@ -22,14 +22,15 @@ def limits_for(settings: MemorySettings, probe: MemoryProbe, idle_bytes: int | N
     Raises ConfigError for a limit that the machine cannot follow.
     """
     try:
-        return _resolved(settings, probe, idle_bytes)
+        return resolved_limits(settings, probe, idle_bytes)
     except CeilingTooLow as error:
         raise ConfigError(Problem(str(error), "memory.ceiling")) from error
     except (SoftTooLow, ValueError) as error:
         raise ConfigError(Problem(str(error), "memory.soft")) from error
 
 
-def _resolved(settings: MemorySettings, probe: MemoryProbe, idle_bytes: int | None) -> MemoryLimits:
+def resolved_limits(settings: MemorySettings, probe: MemoryProbe, idle_bytes: int | None) -> MemoryLimits:
+    """As `limits_for`. Raises CeilingTooLow, SoftTooLow, and ValueError for a soft limit above the ceiling."""
     footprint = probe.sample()
     if idle_bytes is not None:
         footprint = replace(footprint, bytes=idle_bytes)
@@ -49,14 +50,18 @@ class MemoryBooks:
     base_is_open: bool = True
 
     def __call__(self, *, fresh: bool) -> MemoryReading:
-        """The limit for models and what is in use; MLX's buffer cache and kept prompt prefixes count as free."""
+        """The limit for models, the one that holds now, and what is in use; MLX's buffer cache and kept prompt prefixes
+        count as free.
+        """
         reading, prefixes = self._reading(fresh=fresh), self.prefixes()
         measured = reading.footprint.bytes - reading.footprint.reclaimable - prefixes
         if self.base_is_open and fresh and not self.has_engines():
             self.base = measured
             self.base_is_open = False
         limits = self.guard.limits
-        return MemoryReading(limits.soft_bytes, limits.limit, measured, self.base, prefixes)
+        return MemoryReading(
+            limits.soft_bytes, limits.soft_limit, measured, self.base, prefixes, limit_now=self.guard.soft_now
+        )
 
     def _reading(self, *, fresh: bool) -> Reading:
         if fresh:

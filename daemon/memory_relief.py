@@ -1,14 +1,21 @@
-"""What is done when memory gets short: the guard says when, this gives it back."""
+"""What is done when memory gets short: the guard says when, this gives it back, rung by rung."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
 
 from mlxd.engines.errors import FootprintExceeded
 from mlxd.engines.lanes import LanePool
+from mlxd.engines.memory_share import OFF, Brake, MemoryShare
 from mlxd.memory.crossing import CeilingEvent, RecoveredEvent, SoftEvent
 from mlxd.memory.guard import MemoryGuard
+from mlxd.memory.ladder import Ladder, Rung
 from mlxd.registry.registry import ModelRegistry
+
+log = structlog.stdlib.get_logger(__name__)
 
 # Bytes that a trim must free to be a decision: above the soft limit one is tried every few seconds.
 WORTH_TELLING = 1_000_000
@@ -16,11 +23,14 @@ WORTH_TELLING = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MemoryRelief:
-    """The guard's three callbacks."""
+    """The guard's callbacks. `counted` is told of each rung as it is taken."""
 
     guard: MemoryGuard
     registry: ModelRegistry
     lanes: LanePool
+    share: MemoryShare
+    counted: Callable[[Rung], None] = lambda _: None
+    ladder: Ladder = field(default_factory=Ladder)
 
     async def on_soft(self, _: SoftEvent) -> None:
         """Get below the soft limit again."""
@@ -34,33 +44,77 @@ class MemoryRelief:
             "ceiling_bytes": event.ceiling_bytes,
             "limit": event.limit,
         }
+        self._take(Rung.ABORT_ALL)
         self.registry.abort_all(error, "memory_ceiling", inputs)
         await self._get_below_soft("memory_ceiling")
 
-    async def on_recovered(self, event: RecoveredEvent) -> None:
-        """The guard has logged it; nothing was taken away that would have to be given back."""
+    async def on_recovered(self, _: RecoveredEvent) -> None:
+        """Let prompts start again, in chunks of any size."""
+        self._let_go()
+
+    def on_reading(self) -> None:
+        """A rung that was still being climbed when memory recovered must not stay: no event would follow it."""
+        if not self.guard.is_short:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self.ladder.leave():
+            self.share.brake_to(OFF)
 
     async def _get_below_soft(self, reason: str) -> None:
-        """MLX's free buffers go first, then kept prompt prefixes, idle models only for what is still missing."""
-        over = await self._reclaim(reason)
-        if over > 0 and await self.registry.trim_prefixes(over, reason):
-            # what was trimmed is in MLX's buffers now; the trim itself is told already
-            await self.lanes.reclaim()
-            over = self._over_soft()
-        if over > 0:
-            await self.registry.shed(over, reason)
+        """One rung after the other, until it is enough. What is above the brakes may be had again a moment later, so it
+        is tried anew each time; the brakes stay on until memory has recovered.
+
+        While others fill the machine, free buffers that an engine at work has back a moment later are no relief.
+        """
+        lent = 0
+        for rung in (Rung.CLEAR_CACHE, Rung.TRIM_PREFIXES, Rung.EVICT_IDLE, Rung.HOLD_PREFILLS, Rung.SLOW_PREFILLS):
+            over = self._over_soft() + lent
+            if over <= 0:
+                return
+            self._take(rung)
+            if rung is Rung.CLEAR_CACHE:
+                freed = await self._reclaim(reason)
+                lent = freed if self._others_press() else 0
+            else:
+                await self._act(rung, over, reason)
+
+    async def _act(self, rung: Rung, over: int, reason: str) -> None:
+        match rung:
+            case Rung.TRIM_PREFIXES if await self.registry.trim_prefixes(over, reason):
+                # what was trimmed is in MLX's buffers now; the trim itself is told already
+                await self.lanes.reclaim()
+            case Rung.EVICT_IDLE:
+                await self.registry.shed(over, reason)
+            case Rung.HOLD_PREFILLS if not self.share.brake.hold:
+                self.share.brake_to(Brake(hold=True))
+            case Rung.SLOW_PREFILLS if not self.share.brake.slow:
+                self.share.brake_to(Brake(hold=True, slow=True))
+
+    def _take(self, rung: Rung) -> None:
+        if not self.ladder.take(rung):
+            return
+        self.counted(rung)
+        reading = self.guard.latest or self.guard.sample()
+        log.warning("memory.rung", rung=rung.label, bytes=reading.footprint.bytes, soft=reading.mark.bytes)
 
     async def _reclaim(self, reason: str) -> int:
-        """Give MLX's free buffers back; the bytes that are still over the soft limit."""
-        before = self.guard.sample().footprint.bytes
+        """Give MLX's free buffers and the heap's back; the bytes that were."""
+        before = (self.guard.latest or self.guard.sample()).footprint.bytes
         await self.lanes.reclaim()
-        over = self._over_soft()
-        soft = self.guard.limits.soft_bytes
-        freed = before - (soft + over)
+        reading = self.guard.sample()
+        freed = before - reading.footprint.bytes
         if freed >= WORTH_TELLING:
-            inputs = {"footprint_bytes": soft + over, "soft_bytes": soft, "freed_bytes": freed}
+            soft = reading.mark.bytes
+            inputs = {"footprint_bytes": reading.footprint.bytes, "soft_bytes": soft, "freed_bytes": freed}
             self.registry.decisions.add("trim", reason, inputs=inputs)
-        return over
+        return max(0, freed)
+
+    def _others_press(self) -> bool:
+        """Whether it is others who need the memory, and an engine is at work."""
+        at_work = any(engine.stats().running for engine in self.registry.engines().values())
+        return at_work and self.guard.soft_now < self.guard.limits.soft_bytes
 
     def _over_soft(self) -> int:
-        return self.guard.sample().footprint.bytes - self.guard.limits.soft_bytes
+        reading = self.guard.sample()
+        return reading.footprint.bytes - reading.mark.bytes

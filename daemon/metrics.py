@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.memory.guard import MemoryGuard
+from mlxd.memory.ladder import Rung
 from mlxd.registry.snapshot import ModelSnapshot
 from mlxd.registry.states import State
 
@@ -31,6 +32,16 @@ class Metrics:
             registry=self._registry,
             buckets=_FREED_BUCKETS,
         )
+        self._rungs = Counter(
+            "mlxd_memory_rungs",
+            "What was done because memory was short, once for each time that it was.",
+            ["rung"],
+            registry=self._registry,
+        )
+
+    def rung(self, rung: Rung) -> None:
+        """Memory was short, and this was done for it."""
+        self._rungs.labels(rung.label).inc()
 
     def freed(self, model: str) -> Callable[[float], None]:
         """Takes the seconds from each cancel until memory and slot were free."""
@@ -82,7 +93,7 @@ class _Lookup(Collector):
             memory.add_metric([kind], value)
         yield memory
         limits = Family("mlxd_memory_limit_bytes", "Limits of the footprint.", labels=["kind"])
-        limits.add_metric(["soft"], self._guard.limits.soft_bytes)
+        limits.add_metric(["soft"], self._guard.soft_now)
         limits.add_metric(["ceiling"], self._guard.limits.ceiling_bytes)
         yield limits
 

@@ -11,6 +11,9 @@ from typing import Self
 
 from mlxd.daemon.config_errors import ConfigError, Problem
 
+LOCK_FILE = "lock"
+"""In the directory: it is locked by the daemon that works there, and holds its process id."""
+
 
 class StateDirBusy(Exception):
     """Another mlxd works in this state directory."""
@@ -26,7 +29,7 @@ class StateDir:
         """Make and lock the directory. Raises StateDirBusy, and ConfigError for one that cannot be used."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = (self.path / "lock").open("ab+", buffering=0)
+            self._lock = (self.path / LOCK_FILE).open("ab+", buffering=0)
         except OSError as error:
             message = f"{self.path} cannot be used: {error.strerror or error}; make it a folder that can be written"
             raise ConfigError(Problem(message, "server.state_dir")) from error

@@ -14,7 +14,7 @@ from tiny_models import build_tiny_model, cached
 
 from mlxd.daemon.catalog import build_catalog
 from mlxd.daemon.config import ConfigError
-from mlxd.daemon.engine_factory import load_need, prefill_price
+from mlxd.daemon.engine_factory import load_need
 from mlxd.memory.estimates import inspect_folder
 from mlxd.registry.spec import ModelKind
 
@@ -211,13 +211,10 @@ def test_a_model_with_a_draft_counts_both(place, tiny_model, small_model):
     assert specs(found)["small"].weight_bytes == small.weight_bytes
 
 
-def test_the_price_of_a_prompt_has_the_caches_of_model_and_draft(place):
-    text = '[[model]]\nname = "big"\nengine = { draft = "small" }'
-    found, engine = catalog(place, text), settings(place, text).engine_for("big")
-    both = prefill_price(found.estimate(specs(found)["big"]), engine)
-    alone = prefill_price(catalog(place, "").estimate(specs(catalog(place, ""))["big"]), engine)
-    small = specs(found)["small"].kv_bytes_per_token
-    assert both(1024) - alone(1024) == 1024 * small
+def test_the_cache_of_a_model_with_a_draft_is_that_of_both(place):
+    plain, found = catalog(place, ""), catalog(place, '[[model]]\nname = "big"\nengine = { draft = "small" }')
+    both, alone = (each.estimate(specs(each)["big"]).kv_bytes_per_token for each in (found, plain))
+    assert both - alone == specs(found)["small"].kv_bytes_per_token
 
 
 def test_a_draft_wider_than_its_model_sets_the_price_of_the_scores(place):

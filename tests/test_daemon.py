@@ -301,7 +301,7 @@ async def test_a_prompt_is_admitted_on_a_reading_of_its_own(tmp_path, three):
         async with Api(running.url) as api:
             status, answer = await api.chat("alpha", "word " * 600)
             assert status == 200, answer
-            scripted_probe(tmp_path, used=100_000_000 + 8 * MODEL_BYTES)
+            scripted_probe(tmp_path, used=100_000_000 + 8 * MODEL_BYTES + MODEL_BYTES // 2 - 1_000_000)
             status, answer = await api.chat("alpha", "word " * 600)
             assert (status, answer["error"]["code"]) == (507, "prefill_memory_exceeded"), answer
 

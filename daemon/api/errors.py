@@ -143,6 +143,10 @@ TABLE: dict[type[BaseException], Row] = {
     engine.AbortedByOperator: Row(
         503, "memory_ceiling", UNAVAILABLE, _fields("footprint_bytes", "ceiling_bytes", "limit"), _seconds(2)
     ),
+    engine.MemoryRefusal: _BUG,
+    engine.MemoryWaitTimeout: Row(
+        503, "model_wait_timeout", UNAVAILABLE, _fields("estimated_bytes", "available_bytes"), _seconds(5)
+    ),
     engine.PrefillMemoryExceeded: Row(
         507, "prefill_memory_exceeded", SERVER, _fields("estimated_bytes", "limit_bytes"), headers=_FINAL
     ),

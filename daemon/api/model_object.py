@@ -6,7 +6,7 @@ from typing import Any
 
 from mlxd.daemon.api.services import Services
 from mlxd.engines.types import DraftStats, EngineStats
-from mlxd.memory.footprint import Reading
+from mlxd.memory.footprint import MemoryLimits, Reading
 from mlxd.memory.parts import Parts
 from mlxd.registry.errors import Failure
 from mlxd.registry.snapshot import Decision, LoadStatus, ModelSnapshot
@@ -21,7 +21,7 @@ def memory_now(services: Services) -> dict[str, Any]:
     """The daemon's memory as of the last measurement; only before the first one this measures."""
     reading = services.guard.latest or services.guard.sample()
     models = [services.registry.model(name) for name in sorted(services.registry.engines())]
-    return memory_object(reading, services.books.parts(models), services.guard.limits, models)
+    return memory_object(reading, services.books.parts(models), services.guard.limits_now, models)
 
 
 def model_object(model: ModelSnapshot, isolation: str) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def decision_object(decision: Decision) -> dict[str, Any]:
     }
 
 
-def memory_object(reading: Reading, parts: Parts, limits: Any, models: list[ModelSnapshot]) -> dict[str, Any]:
-    """The footprint, its parts, and the limits with the name of the one that binds."""
+def memory_object(reading: Reading, parts: Parts, limits: MemoryLimits, models: list[ModelSnapshot]) -> dict[str, Any]:
+    """The footprint, its parts, and the limits that hold now with the name of the one that binds."""
     footprint = reading.footprint
     return {
         "footprint_bytes": footprint.bytes,
@@ -87,6 +87,7 @@ def memory_object(reading: Reading, parts: Parts, limits: Any, models: list[Mode
         "soft_bytes": limits.soft_bytes,
         "limit": limits.limit,
         "pressure": reading.pressure,
+        "outside": {"level": footprint.strain.level, "reason": reading.mark.reason},
         "machine_total_bytes": footprint.machine_total,
         "machine_available_bytes": footprint.machine_available,
         "parts": {

@@ -58,10 +58,11 @@ def _configured_url() -> str:
         server = load_config({}, os.environ, None).settings.server
     except ConfigError as error:
         raise BadConfig(f"{error}\npass --url to reach a daemon without the configuration") from error
-    return _listening_url(server)
+    return listening_url(server)
 
 
-def _listening_url(server: ServerSettings) -> str:
+def listening_url(server: ServerSettings) -> str:
+    """Where a daemon with these settings is reached. Raises UsageError for any free port, which nobody can know."""
     if not server.port:
         raise click.UsageError("server.port is 0, so the daemon has any free port: pass the one it printed with --url")
     host = _EVERYWHERE.get(server.host, server.host)
