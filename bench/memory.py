@@ -3,7 +3,7 @@
 
 usage: memory.py [--write docs/memory.md] [--tokens 600] [--only NAME ...]
 
-Each model answers two prompts alone, of a third and of twice as many tokens, as it would in its first minute. Then
+Each model answers four prompts alone, of a third and of twice as many tokens, as it would in its first minute. Then
 prompts of `--tokens` are priced and processed, one and eight at a time. `kv` are the bytes of their caches once all of
 them decode, `peak` what was taken at the height of it, beside the weights. A ratio is the estimate over what was
 measured.
@@ -58,6 +58,11 @@ class Row:
         for estimated, measured in (self.kv, self.peak):
             cells += [f"{estimated / 2**20:.2f}", f"{measured / 2**20:.2f}", f"{ratio(estimated, measured):.3f}"]
         return cells
+
+
+def first_prompts(tokens: int) -> list[int]:
+    """Lengths of the prompts that each model answers first. Each twice: one measurement may be a low one."""
+    return [tokens // 3, 2 * tokens] * 2
 
 
 def ratio(estimated: int, measured: int) -> float:
@@ -127,7 +132,7 @@ def stepped(runner: ModelRunner, waiting: set[int]) -> int:
 def measure(kind: Kind, tokens: int) -> Iterator[Row]:
     """Both batches of one architecture."""
     with loaded(kind) as runner:
-        for length in (tokens // 3, 2 * tokens):
+        for length in first_prompts(tokens):
             process(runner, 1, length)
         for batch in BATCHES:
             need = BatchNeed(tuple(RowNeed(tokens, LEFT) for _ in range(batch)))
@@ -140,7 +145,7 @@ def measure_quantized(tokens: int) -> Iterator[Row]:
     """Caches of 8 bits, as mlx-lm makes them. It cannot batch them, so each sequence has its own."""
     model, _ = load_model(memory_kind(KINDS[0]))
     price = PromptPrice(cost_of(taken(model, LEAST_CHUNK)[0]))
-    for length in (tokens // 3, 2 * tokens):
+    for length in first_prompts(tokens):
         taken(model, length, steps := [])
         for step in steps:
             price = replace(price, transients=price.transients.observed(*step))
