@@ -94,8 +94,9 @@ class Memory:
     def seen(self, state: Residency) -> None:
         """The planner has looked: when no more is in use than the books know of, all that was given back is free."""
         resident = [m for m in state.models.values() if m.state in RESIDENT]
-        booked = state.memory.base + sum(charged(state, m) for m in resident)
-        if state.memory.measured <= booked and not any(m.state is State.UNLOADING for m in resident):
+        # what is promised to requests is on the books, but nobody has it yet
+        used = state.memory.base + sum(max(m.admitted, self.engines.get(m.name, 0)) for m in resident)
+        if state.memory.measured <= used and not any(m.state is State.UNLOADING for m in resident):
             self.credits = []
 
     def calm_down(self) -> None:
