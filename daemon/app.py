@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
@@ -44,6 +45,9 @@ from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.states import RESIDENT
 
 log = structlog.stdlib.get_logger(__name__)
+
+# Seconds that an engine's rows may stand still for others to make room: an unload without anything to write takes less.
+GROWTH_PATIENCE = 1.0
 
 
 class Daemon:
@@ -203,6 +207,9 @@ class Daemon:
             self.guard.limits = limits_for(self.live.settings.memory, self._probe, self._books.base)
         except ConfigError as error:
             log.error("memory.no_room", message=str(error))
+        # The limits of the start stay in effect; what comes after this must not depend on a reading.
+        except Exception:
+            log.exception("memory.limits_unread")
 
     async def _preload(self, names: Sequence[str]) -> None:
         for name in names:
@@ -234,6 +241,10 @@ class Daemon:
 
     def _room_for(self, model: str) -> Callable[[PrefillEvictionRequest], Awaitable[None]]:
         async def make_room(request: PrefillEvictionRequest) -> None:
-            await self.registry.make_room(model, request)
+            # rows that wait to grow stand still meanwhile; what was begun for them goes on
+            patience = GROWTH_PATIENCE if request.reason == "decode" else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self.registry.make_room(model, request)
 
         return make_room

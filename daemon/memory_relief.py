@@ -67,20 +67,25 @@ class MemoryRelief:
 
         While others fill the machine, free buffers that an engine at work has back a moment later are no relief.
         """
-        lent = 0
+        lent, climb = 0, self.ladder.climbs
         for rung in (Rung.CLEAR_CACHE, Rung.TRIM_PREFIXES, Rung.EVICT_IDLE, Rung.HOLD_PREFILLS, Rung.SLOW_PREFILLS):
             over = self._over_soft() + lent
-            if over <= 0:
+            # memory may have recovered while a rung was awaited, and then nothing would let go of the next
+            if over <= 0 or climb != self.ladder.climbs:
                 return
             self._take(rung)
-            if rung is Rung.CLEAR_CACHE:
-                freed = await self._reclaim(reason)
-                lent = freed if self._others_press() else 0
-            else:
-                await self._act(rung, over, reason)
+            try:
+                lent += await self._act(rung, over, reason)
+            # one that fails must not keep memory from the others
+            except Exception:
+                log.exception("memory.rung_broke", rung=rung.label)
 
-    async def _act(self, rung: Rung, over: int, reason: str) -> None:
+    async def _act(self, rung: Rung, over: int, reason: str) -> int:
+        """Take a rung; the bytes that were won only until an engine at work has them back."""
         match rung:
+            case Rung.CLEAR_CACHE:
+                freed = await self._reclaim(reason)
+                return freed if self._others_press() else 0
             case Rung.TRIM_PREFIXES if await self.registry.trim_prefixes(over, reason):
                 # what was trimmed is in MLX's buffers now; the trim itself is told already
                 await self.lanes.reclaim()
@@ -90,6 +95,7 @@ class MemoryRelief:
                 self.share.brake_to(Brake(hold=True))
             case Rung.SLOW_PREFILLS if not self.share.brake.slow:
                 self.share.brake_to(Brake(hold=True, slow=True))
+        return 0
 
     def _take(self, rung: Rung) -> None:
         if not self.ladder.take(rung):
@@ -116,5 +122,6 @@ class MemoryRelief:
         return at_work and self.guard.soft_now < self.guard.limits.soft_bytes
 
     def _over_soft(self) -> int:
-        reading = self.guard.sample()
+        self.guard.headroom(max_age=0.0)  # a probe that fails leaves the last reading
+        reading = self.guard.latest or self.guard.sample()
         return reading.footprint.bytes - reading.mark.bytes

@@ -48,7 +48,8 @@ def _step(
     # Whatever a forward pass raises, every request would meet it.
     except Exception as error:
         message = f"its first step failed: {type(error).__name__}: {error}"
-        raise LoadError(LoadFailure.UNSUPPORTED, message) from error
+        short = isinstance(error, MemoryError) or any(word in str(error).lower() for word in ("alloc", "memory"))
+        raise LoadError(LoadFailure.OUT_OF_MEMORY if short else LoadFailure.UNSUPPORTED, message) from error
     layers = [layer for one in caches for layer in one]
     if peak.nbytes is not None:
         kept = sum(layer.nbytes for layer in layers)

@@ -104,14 +104,19 @@ class MemoryShare:
         with self._lock:
             return self._room("")
 
-    def growth_left(self) -> int | None:
-        """What running sequences may take now."""
-        return self._growth_room()
+    def growth_left(self, name: str) -> int | None:
+        """What running sequences of an engine may take now: nothing of what others were promised."""
+        with self._lock:
+            room = self._growth_room()
+            return None if room is None else room - self._promised_to_others(name)
 
     def set(self, name: str, promised: int, running: int) -> None:
-        """What an engine has promised and not taken yet, and how many sequences it runs; fewer wake the others."""
+        """What an engine has promised and not taken yet, and how many sequences it runs; fewer wake the others.
+
+        A promise gets smaller with each token that is taken, which frees nothing.
+        """
         with self._lock:
-            fewer = running < self._running.get(name, 0) or promised < self._promised.get(name, 0)
+            fewer = running < self._running.get(name, 0) or (not promised and name in self._promised)
             self._set(self._promised, name, promised)
             self._set(self._running, name, running)
         if fewer:
@@ -137,7 +142,10 @@ class MemoryShare:
         room = self._headroom()
         if room is None:
             return None
-        return room - sum(promised for other, promised in self._promised.items() if other != name)
+        return room - self._promised_to_others(name)
+
+    def _promised_to_others(self, name: str) -> int:
+        return sum(promised for other, promised in self._promised.items() if other != name)
 
     @staticmethod
     def _set(table: dict[str, int], name: str, value: int) -> None:
@@ -179,7 +187,7 @@ class MemoryStake:
 
     def growth_left(self) -> int | None:
         """Bytes that running sequences may take now."""
-        return self.share.growth_left()
+        return self.share.growth_left(self.name)
 
     def set(self, promised: int, running: int) -> None:
         """Tell the others what was promised and is not taken yet, and how many sequences run."""

@@ -77,10 +77,25 @@ class PrefillRoom:
             return Room.FREE
         if others:
             return self._hold(sequence, now, others_here=others_here)
+        return self._in_the_end(sequence, least, now)
+
+    def _in_the_end(self, sequence: Sequence, least: int, now: float) -> Verdict:
+        """Nobody runs any more, and it does not fit below the soft limit."""
         # whoever ran when others were asked may be idle now, and less may be had where all that was asked for was not
         if sequence.asked_beside or self._demand(sequence, least) < sequence.asked_bytes:
             return self._ask(sequence, least, now, others=False)
+        if sequence.preempted and self._goes_on(sequence, least):
+            return Room.FREE
         return self._refused(sequence, least)
+
+    def _goes_on(self, sequence: Sequence, chunk: int) -> bool:
+        """Whether what has begun to answer fits where it could have stayed, had nobody been older."""
+        room = self._stake.growth_left()
+        if room is not None and self._demand(sequence, chunk) > room:
+            return False
+        sequence.chunk = chunk
+        sequence.held_since = None
+        return True
 
     def _may_ask(self, sequence: Sequence, now: float) -> bool:
         """Whether others were not asked yet, or not just now while it is held and may wait on."""

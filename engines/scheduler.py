@@ -144,6 +144,7 @@ class Scheduler:
         self._runner.remove(list(self._running), keep=False)
         self._running.clear()
         self._waiting.clear()
+        self._runner.settle()
         self._growth.answered(self._clock())
         self._promise()
         return StepResult([(sequence.request, error) for sequence in sequences])
@@ -179,16 +180,10 @@ class Scheduler:
         """Admit what fits, run the batch once, and collect outputs. Never raises for a failing step."""
         result = StepResult()
         self._runner.slow_down(FIRST_CHUNK if self._stake.brake.slow else None)
-        # what runs first: else a prompt could take the room, only to be the newest that gives way
-        if self._runner.is_full:
-            self._make_growth_room(result)
-        if not self._growth.awaits_room:
-            self._admit(result)
-        if self._clock() - self._promised_at >= PROMISE_INTERVAL:
-            self._promise()
-        if not self._running or self._growth.awaits_room:
-            return result
         try:
+            self._make_room(result)
+            if not self._running or self._growth.awaits_room:
+                return result
             step = self._runner.step()
         # Whatever MLX raises here has lost the batch's state, not the engine's.
         except Exception as error:  # noqa: BLE001
@@ -198,6 +193,15 @@ class Scheduler:
         self._book(step, result)
         self._drop_failed(step, result)
         return result
+
+    def _make_room(self, result: StepResult) -> None:
+        # what runs first: else a prompt could take the room, only to be the newest that gives way
+        if self._runner.is_full:
+            self._make_growth_room(result)
+        if not self._growth.awaits_room:
+            self._admit(result)
+        if self._clock() - self._promised_at >= PROMISE_INTERVAL:
+            self._promise()
 
     def _admit(self, result: StepResult) -> None:
         while self._waiting:
@@ -249,10 +253,11 @@ class Scheduler:
 
     def _preempt(self, uid: int) -> None:
         sequence = self._running.pop(uid)
-        self._runner.remove([uid], keep=False)
-        self._runner.settle()
+        # first: a fault in what follows must not lose it
         sequence.preempt()
         self._waiting.appendleft(sequence)
+        self._runner.remove([uid], keep=False)
+        self._runner.settle()
         self.preempted += 1
         log.info(
             "engine.preempted",
@@ -302,15 +307,18 @@ class Scheduler:
 
     def _end(self, uid: int, *, in_batch: bool) -> None:
         del self._running[uid]
-        self._departed()
         if in_batch:
             self._runner.remove([uid])
+        # last: whoever is told that nobody runs here looks at the memory
+        self._departed()
 
     def _departed(self) -> None:
         # what it promised is free with the next look, and tells the others so; behind the last one no look may come
         self._promised_at = float("-inf")
         if not self._running:
             self._promise()
+        if self._growth.awaits_room:
+            self._growth.answered(self._clock())
         for sequence in self._waiting:
             sequence.awaits_departure = sequence.awaits_memory = False
 

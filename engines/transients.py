@@ -100,8 +100,9 @@ class Transients:
             * self._token_bytes(cells, keys)
             for other, cells in self.sizes.items()
         )
-        alike = self.sizes.get(size, {}).get(depth)
-        return int(MARGIN * rows * chunk * max(min(bounds), alike.upper if alike is not None else 0.0))
+        # a measurement of another size may be a low one; a deeper step never takes less
+        alike = (cell.upper for known, cell in self.sizes.get(size, {}).items() if known <= depth)
+        return int(MARGIN * rows * chunk * max([min(bounds), *alike]))
 
     def _token_bytes(self, cells: Mapping[int, _Cell], keys: int) -> float:
         """Bytes for each token, from the nearest cell that is as deep, or else from the deepest."""

@@ -25,11 +25,12 @@ class Rung(enum.IntEnum):
 
 class Ladder:
     """One climb for each time that memory is short. `on_rung` is told of each rung once in a climb, and of NONE when
-    memory is there again.
+    memory is there again. `climbs` counts those that have ended.
     """
 
     def __init__(self, on_rung: Callable[[Rung], None] = lambda _: None) -> None:
         self.rung = Rung.NONE
+        self.climbs = 0
         self._taken: set[Rung] = set()
         self._on_rung = on_rung
 
@@ -43,7 +44,8 @@ class Ladder:
         return True
 
     def leave(self) -> bool:
-        """Memory is there again: let go of all; False when none was taken."""
+        """Memory is there again: let go of all, and end the climb; False when no rung was taken."""
+        self.climbs += 1
         if not self._taken:
             return False
         self._taken.clear()

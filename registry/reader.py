@@ -63,10 +63,10 @@ class RegistryReader(ABC):
         return {name: engine for name, engine in loaded.items() if engine is not None}
 
     def weights_beside(self, name: str) -> int:
-        """Bytes that stay whatever else leaves for this model's requests: its own weights, and all of pinned models."""
-        state, engines = self._state, self.engines()
-        pinned = [other for other in engines if other != name and state.models[other].pinned]
-        return self._entry(name).weight_bytes + sum(self._entries[other].held_bytes for other in pinned)
+        """Bytes that stay whatever leaves for this model's requests: its own weights, and those of pinned models."""
+        state = self._state
+        pinned = [other for other in self.engines() if other != name and state.models[other].pinned]
+        return self._entry(name).weight_bytes + sum(self._entries[other].weight_bytes for other in pinned)
 
     def unread_bytes(self, name: str) -> int:
         """Bytes that a load in progress has still to take; 0 for models that are not on their way."""

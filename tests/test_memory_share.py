@@ -165,10 +165,10 @@ def test_changes_from_many_threads_lose_no_waker_and_call_none_twice():
     assert {waker.times for waker in calls} == {1}
 
 
-def test_fewer_promises_or_sequences_wake_the_others_and_more_do_not():
+def test_fewer_sequences_wake_the_others_and_tokens_that_take_what_was_promised_do_not():
     share, woken = MemoryShare(), Woken()
     a, b = share.stake("a"), share.stake("b")
-    for promised, running, wakes in ((50, 2, 0), (60, 2, 0), (60, 1, 1), (40, 1, 1), (40, 1, 0), (0, 0, 1)):
+    for promised, running, wakes in ((50, 2, 0), (60, 2, 0), (60, 1, 1), (40, 1, 0), (40, 1, 0), (0, 0, 1)):
         woken.times = 0
         b.wake(woken)
         a.set(promised, running)

@@ -142,3 +142,21 @@ async def test_an_interrupted_request_can_end_while_it_waits(tiny_model, lanes, 
                     assert last.usage.completion_tokens > 200
             rest = [output async for output in kept]
         assert rest[-1].usage.completion_tokens == LONG
+
+
+async def test_what_has_begun_to_answer_is_not_refused_where_it_could_have_stayed(tiny_model, lanes):
+    tight = Tight(rows=1)
+    soft = [10**9]
+    share = MemoryShare(lambda: soft[0], tight.growth_room)
+    sampling = replace(GREEDY, max_tokens=LONG, ignore_eos=True)
+    options = {"memory": share.stake("m"), "prefill_eviction_callback": tight.make_room}
+    async with engine_on(tiny_model, lanes, **options) as engine:
+        tight.engine = engine
+        first, second = chat(engine, "first", sampling), chat(engine, "second", sampling)
+        async with engine.generate(first) as kept, engine.generate(second) as preempted:
+            async for _ in kept:
+                if engine.stats().preempted:
+                    soft[0] = 0  # no prompt starts any more
+            rest = [output async for output in preempted]
+        assert engine.stats().preempted >= 1
+    assert rest[-1].usage.completion_tokens == LONG
