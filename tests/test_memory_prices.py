@@ -14,7 +14,7 @@ from engine_harness import GREEDY, chat, collect, engine_on, lane_pool, until_li
 from memory_kinds import KINDS
 
 from mlxd.engines.backend import NewRow
-from mlxd.engines.errors import EngineClosed, EngineDead
+from mlxd.engines.errors import EngineClosed, EngineDead, StepFailed
 from mlxd.engines.memory_share import MemoryShare
 from mlxd.engines.prompt_price import RowNeed
 
@@ -183,8 +183,8 @@ async def test_an_engine_whose_requests_were_aborted_leaves_nothing_promised(tin
         assert tight.is_empty()
 
 
-async def test_an_engine_that_dies_leaves_nothing_promised(tiny_model, lanes):
-    tight, died = Tight(), asyncio.Event()
+async def test_a_probe_that_goes_on_failing_ends_what_ran_then_the_engine_and_nothing_stays_promised(tiny_model, lanes):
+    tight = Tight()
 
     def measure() -> int:
         if tight.room == 0:
@@ -193,12 +193,13 @@ async def test_an_engine_that_dies_leaves_nothing_promised(tiny_model, lanes):
 
     tight.share = MemoryShare(measure)
     tight.stake = tight.share.stake("m")
-    async with engine_on(tiny_model, lanes, memory=tight.stake, on_dead=lambda _: died.set()) as engine:
-        tasks = await started(engine, tight)
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        async with asyncio.timeout(10):
-            await died.wait()
-        assert [type(end) for end in ends] == [EngineDead, EngineDead]
+    async with engine_on(tiny_model, lanes, memory=tight.stake) as engine:
+        running = chat(engine, "first", LONG)
+        first = asyncio.create_task(collect(engine, running))
+        await until_state(engine, running.id, "decoding")
+        tight.room = 0
+        ends = await asyncio.gather(first, collect(engine, chat(engine, "second", LONG)), return_exceptions=True)
+        assert [type(end) for end in ends] == [StepFailed, EngineDead]
     tight.room = PLENTY
     assert tight.is_empty()
 

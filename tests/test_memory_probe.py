@@ -32,7 +32,8 @@ def test_the_footprint_grows_with_what_the_process_holds():
     with mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
         held[:: mmap.PAGESIZE] = b"\1" * len(held[:: mmap.PAGESIZE])
         after = probe.sample()
-    assert 60 * MIB < after.bytes - before.bytes < 80 * MIB
+    # what other threads of this process free or take meanwhile counts too
+    assert 40 * MIB < after.bytes - before.bytes < 90 * MIB
     assert after.machine_total == psutil.virtual_memory().total
     assert 0 < after.machine_available < after.machine_total
 
