@@ -68,8 +68,8 @@ async def test_more_at_once_than_the_group_holds_are_served_and_nobody_is_killed
             assert set(counts) <= {SERVED, *EXCESS}
             assert counts[SERVED] == count, counts
             assert watched.over(CEILING) < 0.05
-            # they did take a good part of it
-            assert watched.peak > memory["soft_bytes"] // 2
+            # they did take a good part of it: how much depends on how many prompts one step takes
+            assert watched.peak > memory["soft_bytes"] // 3
             assert await api.text("a")
 
 
