@@ -99,7 +99,7 @@ class EngineMaker:
             return 0
         if engine.prefix_cache == "auto":
             return int(self.guard.limits.soft_bytes * AUTO_PREFIX_CACHE)
-        machine = (self.guard.latest or self.guard.sample()).footprint.machine_total
+        machine = self.guard.reading().footprint.machine_total
         return engine.prefix_cache.resolve(machine)
 
 

@@ -23,11 +23,11 @@ def memory_share(guard: MemoryGuard) -> MemoryShare:
         return guard.headroom(max_age=0.0)
 
     def growth_room() -> int:
-        room, limits = headroom(), guard.limits
+        limits = guard.limits
         mark = min((limits.soft_bytes + limits.ceiling_bytes) // 2, int(limits.ceiling_bytes * (1 - CEILING_MARGIN)))
-        return room + mark - guard.soft_now
+        return mark - guard.reading(max_age=0.0).footprint.in_use
 
-    return MemoryShare(headroom, growth_room, lambda: guard.limits.limit)
+    return MemoryShare(headroom, growth_room, lambda: guard.limits.soft_limit)
 
 
 @dataclass(frozen=True, slots=True)

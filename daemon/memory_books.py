@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.settings import MemorySettings
-from mlxd.memory.footprint import MemoryLimits, Reading
+from mlxd.memory.footprint import MemoryLimits
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.limits import CeilingTooLow, SoftTooLow, resolve_limits
 from mlxd.memory.parts import Parts, parts
@@ -53,8 +54,9 @@ class MemoryBooks:
         """The limit for models, the one that holds now, and what is in use; MLX's buffer cache and kept prompt prefixes
         count as free.
         """
-        reading, prefixes = self._reading(fresh=fresh), self.prefixes()
-        measured = reading.footprint.bytes - reading.footprint.reclaimable - prefixes
+        # A probe that fails must not end an event half-way: the guard logs it, and its last reading has to do.
+        reading, prefixes = self.guard.reading(0.0 if fresh else math.inf), self.prefixes()
+        measured = reading.footprint.in_use - prefixes
         if self.base_is_open and fresh and not self.has_engines():
             self.base = measured
             self.base_is_open = False
@@ -63,19 +65,13 @@ class MemoryBooks:
             limits.soft_bytes, limits.soft_limit, measured, self.base, prefixes, limit_now=self.guard.soft_now
         )
 
-    def _reading(self, *, fresh: bool) -> Reading:
-        if fresh:
-            # A probe that fails must not end an event half-way: the guard logs it, and its last reading has to do.
-            self.guard.headroom(max_age=0.0)
-        return self.guard.latest or self.guard.sample()
-
     def reopen_base(self) -> None:
         """The libraries are loaded now: measure the base again when no model is."""
         self.base_is_open = True
 
     def parts(self, models: Iterable[ModelSnapshot]) -> Parts:
         """The latest footprint taken apart."""
-        reading = self.guard.latest or self.guard.sample()
+        reading = self.guard.reading()
         loaded = [model for model in models if model.engine is not None]
         kv, prefixes = sum(model.kv_bytes for model in loaded), sum(model.prefix_cache_bytes for model in loaded)
         weights = sum(model.resident_bytes for model in loaded) - kv - prefixes

@@ -101,12 +101,12 @@ class MemoryRelief:
         if not self.ladder.take(rung):
             return
         self.counted(rung)
-        reading = self.guard.latest or self.guard.sample()
+        reading = self.guard.reading()
         log.warning("memory.rung", rung=rung.label, bytes=reading.footprint.bytes, soft=reading.mark.bytes)
 
     async def _reclaim(self, reason: str) -> int:
         """Give MLX's free buffers and the heap's back; the bytes that were."""
-        before = (self.guard.latest or self.guard.sample()).footprint.bytes
+        before = self.guard.reading().footprint.bytes
         await self.lanes.reclaim()
         reading = self.guard.sample()
         freed = before - reading.footprint.bytes
@@ -122,6 +122,5 @@ class MemoryRelief:
         return at_work and self.guard.soft_now < self.guard.limits.soft_bytes
 
     def _over_soft(self) -> int:
-        self.guard.headroom(max_age=0.0)  # a probe that fails leaves the last reading
-        reading = self.guard.latest or self.guard.sample()
+        reading = self.guard.reading(max_age=0.0)
         return reading.footprint.bytes - reading.mark.bytes

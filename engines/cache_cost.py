@@ -36,18 +36,13 @@ class CacheCost:
 
     layers: tuple[LayerCost, ...] = ()
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of one token in all layers, windows included."""
-        return sum(layer.token_bytes for layer in self.layers)
-
     def bytes(self, rows: int, slots: int, chunk: int = 1) -> int:
         """Bytes of all layers for rows of `slots` tokens; `chunk` is that of the prompts among them."""
         return sum(layer.bytes(rows, slots, chunk) for layer in self.layers)
 
-    def copy_bytes(self, rows: int, slots: int, chunk: int = 1) -> int:
+    def copy_bytes(self, rows: int, slots: int) -> int:
         """What it takes beside them to join rows to a batch or to let it grow: one layer is copied at a time."""
-        return 2 * max((layer.bytes(rows, slots, chunk) for layer in self.layers), default=0)
+        return 2 * max((layer.bytes(rows, slots, 1) for layer in self.layers), default=0)
 
 
 @lru_cache(maxsize=4096)

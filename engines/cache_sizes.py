@@ -16,14 +16,17 @@ def cost_of(caches: Iterable[Any]) -> CacheCost:
 
 
 def slots_of(caches: Sequence[Any]) -> int:
-    """Slots of a batch's buffers in layers that keep every token; 0 when there is none, or nothing in it yet."""
-    held = (layer for layer in flat(caches) if getattr(layer, "max_size", None) is None)
-    return max((_length(layer) for layer in held), default=0)
+    """Slots of a batch's buffers in layers that keep every token; 0 when there is none, or nothing in it yet.
+
+    All of them have as many, and this is asked at each step: the first one tells.
+    """
+    held = (_length(layer) for layer in flat(caches) if getattr(layer, "max_size", None) is None)
+    return next((length for length in held if length), 0)
 
 
 def used_of(caches: Sequence[Any]) -> int:
     """Slots that are taken in these buffers; 0 when there is none."""
-    return max((layer.size() for layer in flat(caches) if isinstance(layer, BatchKVCache)), default=0)
+    return next((layer.size() for layer in flat(caches) if isinstance(layer, BatchKVCache)), 0)
 
 
 def flat(caches: Iterable[Any]) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlxd.engines.cache_cost import CacheCost
 from mlxd.engines.cache_sizes import cost_of
 from mlxd.engines.errors import LoadError, LoadFailure
-from mlxd.engines.loader import LoadedText
+from mlxd.engines.loader import LoadedText, is_out_of_memory
 from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.prompt_price import PromptPrice
 from mlxd.engines.transients import LEAST_CHUNK, Shape, Transients
@@ -48,8 +48,8 @@ def _step(
     # Whatever a forward pass raises, every request would meet it.
     except Exception as error:
         message = f"its first step failed: {type(error).__name__}: {error}"
-        short = isinstance(error, MemoryError) or any(word in str(error).lower() for word in ("alloc", "memory"))
-        raise LoadError(LoadFailure.OUT_OF_MEMORY if short else LoadFailure.UNSUPPORTED, message) from error
+        reason = LoadFailure.OUT_OF_MEMORY if is_out_of_memory(error) else LoadFailure.UNSUPPORTED
+        raise LoadError(reason, message) from error
     layers = [layer for one in caches for layer in one]
     if peak.nbytes is not None:
         kept = sum(layer.nbytes for layer in layers)

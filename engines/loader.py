@@ -155,12 +155,14 @@ def _pieces(arrays: list[mx.array]) -> Iterator[list[mx.array]]:
 def _evaluate(piece: list[mx.array], path: Path) -> None:
     try:
         mx.eval(piece)
-    except MemoryError as error:
-        raise LoadError(LoadFailure.OUT_OF_MEMORY, f"{path.name}: {_describe(error)}") from error
-    except RuntimeError as error:
-        short = any(word in str(error).lower() for word in ("alloc", "memory"))
-        reason = LoadFailure.OUT_OF_MEMORY if short else LoadFailure.BAD_FILES
+    except (MemoryError, RuntimeError) as error:
+        reason = LoadFailure.OUT_OF_MEMORY if is_out_of_memory(error) else LoadFailure.BAD_FILES
         raise LoadError(reason, f"{path.name}: {_describe(error)}") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether MLX, or Python, raised this for want of memory."""
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in ("alloc", "memory"))
 
 
 def _tokenizer(path: Path, config: dict[str, Any]) -> Tokenizer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 
@@ -29,6 +29,22 @@ def _unlimited() -> int | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """Promised bytes, running sequences and who is to be woken, by a stake's name; `lock` is held for each look."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    promised: dict[str, int] = field(default_factory=dict)
+    running: dict[str, int] = field(default_factory=dict)
+    wakers: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def left(self, room: int | None, name: str = "") -> int | None:
+        """Of so much room, what is promised to nobody else."""
+        if room is None:
+            return None
+        return room - sum(promised for other, promised in self.promised.items() if other != name)
+
+
 class MemoryShare:
     """The part that all engines have in common. Bytes; None for no limit.
 
@@ -43,13 +59,10 @@ class MemoryShare:
         limit: Callable[[], str] = lambda: "",
     ) -> None:
         self.brake = OFF
-        self._headroom = headroom
-        self._growth_room = growth_room
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._promised: dict[str, int] = {}
-        self._running: dict[str, int] = {}
-        self._wakers: dict[str, Callable[[], None]] = {}
+        self.headroom = headroom
+        self.growth_room = growth_room
+        self.limit = limit
+        self._books = _Books()
         self._stakes = count(1)
 
     def stake(self, name: str, most: Callable[[], int | None] = _unlimited) -> MemoryStake:
@@ -57,7 +70,7 @@ class MemoryShare:
 
         Each has books of its own: an engine that was abandoned may answer when its model has another.
         """
-        return MemoryStake(self, f"{name} {next(self._stakes)}", most)
+        return MemoryStake(self, f"{name} {next(self._stakes)}", self._books, most)
 
     def brake_to(self, brake: Brake) -> None:
         """From here on all engines keep to this."""
@@ -66,139 +79,102 @@ class MemoryShare:
 
     def reserve(self, name: str, nbytes: int) -> None:
         """Keep bytes back for somebody who is no engine yet: a model that is being loaded. 0 takes it back."""
-        with self._lock:
-            ended = nbytes <= 0 and name in self._promised
-            self._set(self._promised, name, nbytes)
+        with self._books.lock:
+            ended = nbytes <= 0 and name in self._books.promised
+            _note(self._books.promised, name, nbytes)
         if ended:
             self.changed()
 
     def changed(self) -> None:
         """Memory may have come free: wake the engines that wait for it, each once."""
-        with self._lock:
-            wakers, self._wakers = self._wakers, {}
-        for wake in wakers.values():
+        with self._books.lock:
+            wakers = list(self._books.wakers.values())
+            self._books.wakers.clear()
+        for wake in wakers:
             wake()
-
-    def limit(self) -> str:
-        """What bounds the memory, by name."""
-        return self._limit()
-
-    def claim(self, name: str, nbytes: int) -> int | None:
-        """Promise so many bytes in all to an engine's sequences, if they are there. None when they are; else what is,
-        measured now, and nothing changes.
-        """
-        with self._lock:
-            room = self._room(name)
-            if room is None or nbytes <= room:
-                self._set(self._promised, name, nbytes)
-                return None
-            return room
-
-    def room(self, name: str) -> int | None:
-        """What an engine may promise in all, measured now."""
-        with self._lock:
-            return self._room(name)
 
     def spare(self) -> int | None:
         """What nobody was promised, measured now."""
-        with self._lock:
-            return self._room("")
-
-    def growth_left(self, name: str) -> int | None:
-        """What running sequences of an engine may take now: nothing of what others were promised."""
-        with self._lock:
-            room = self._growth_room()
-            return None if room is None else room - self._promised_to_others(name)
-
-    def set(self, name: str, promised: int, running: int) -> None:
-        """What an engine has promised and not taken yet, and how many sequences it runs; fewer wake the others.
-
-        A promise gets smaller with each token that is taken, which frees nothing.
-        """
-        with self._lock:
-            fewer = running < self._running.get(name, 0) or (not promised and name in self._promised)
-            self._set(self._promised, name, promised)
-            self._set(self._running, name, running)
-        if fewer:
-            self.changed()
-
-    def forget(self, name: str) -> None:
-        """An engine is gone."""
-        with self._lock:
-            self._wakers.pop(name, None)
-        self.set(name, 0, 0)
-
-    def others_run(self, name: str) -> bool:
-        """Whether any other engine runs sequences, which will free memory, or a model is on its way."""
-        with self._lock:
-            return any(other != name for other in (*self._running, *self._promised))
-
-    def wake(self, name: str, waker: Callable[[], None]) -> None:
-        """Call this once when memory may have come free."""
-        with self._lock:
-            self._wakers[name] = waker
-
-    def _room(self, name: str) -> int | None:
-        room = self._headroom()
-        if room is None:
-            return None
-        return room - self._promised_to_others(name)
-
-    def _promised_to_others(self, name: str) -> int:
-        return sum(promised for other, promised in self._promised.items() if other != name)
-
-    @staticmethod
-    def _set(table: dict[str, int], name: str, value: int) -> None:
-        if value > 0:
-            table[name] = value
-        else:
-            table.pop(name, None)
+        with self._books.lock:
+            return self._books.left(self.headroom())
 
 
-@dataclass(frozen=True, slots=True)
 class MemoryStake:
-    """The share under one engine's name."""
+    """The share under one engine's name; `most` is what one of its prompts could have at all."""
 
-    share: MemoryShare
-    name: str
-    most: Callable[[], int | None] = _unlimited
+    def __init__(self, share: MemoryShare, name: str, books: _Books, most: Callable[[], int | None]) -> None:
+        self.most = most
+        self._share = share
+        self._name = name
+        self._books = books
 
     @property
     def brake(self) -> Brake:
-        return self.share.brake
+        """What the guard asks of all engines now."""
+        return self._share.brake
 
     @property
     def limit(self) -> str:
-        return self.share.limit()
+        """What bounds the memory, by name."""
+        return self._share.limit()
 
     def claim(self, nbytes: int) -> int | None:
         """Promise so many bytes in all to this engine's sequences, if they are there. None when they are; else what
         is, measured now, and nothing changes.
         """
-        return self.share.claim(self.name, nbytes)
+        with self._books.lock:
+            room = self._books.left(self._share.headroom(), self._name)
+            if room is not None and nbytes > room:
+                return room
+            _note(self._books.promised, self._name, nbytes)
+            return None
 
     def room(self) -> int | None:
         """Bytes that could be promised in all, measured now."""
-        return self.share.room(self.name)
+        with self._books.lock:
+            return self._books.left(self._share.headroom(), self._name)
 
     def spare(self) -> int | None:
         """Bytes that no engine was promised, measured now."""
-        return self.share.spare()
+        return self._share.spare()
 
     def growth_left(self) -> int | None:
-        """Bytes that running sequences may take now."""
-        return self.share.growth_left(self.name)
+        """Bytes that running sequences may take now: nothing of what others were promised."""
+        with self._books.lock:
+            return self._books.left(self._share.growth_room(), self._name)
 
     def set(self, promised: int, running: int) -> None:
-        """Tell the others what was promised and is not taken yet, and how many sequences run."""
-        self.share.set(self.name, promised, running)
+        """What was promised and is not taken yet, and how many sequences run; fewer wake the others.
+
+        A promise gets smaller with each token that is taken, which frees nothing.
+        """
+        books, name = self._books, self._name
+        with books.lock:
+            fewer = running < books.running.get(name, 0) or (not promised and name in books.promised)
+            _note(books.promised, name, promised)
+            _note(books.running, name, running)
+        if fewer:
+            self._share.changed()
 
     def others_run(self) -> bool:
-        return self.share.others_run(self.name)
+        """Whether any other engine runs sequences, which will free memory, or a model is on its way."""
+        with self._books.lock:
+            return any(other != self._name for other in (*self._books.running, *self._books.promised))
 
     def wake(self, waker: Callable[[], None]) -> None:
         """Call this once when memory may have come free."""
-        self.share.wake(self.name, waker)
+        with self._books.lock:
+            self._books.wakers[self._name] = waker
 
     def forget(self) -> None:
-        self.share.forget(self.name)
+        """The engine is gone."""
+        with self._books.lock:
+            self._books.wakers.pop(self._name, None)
+        self.set(0, 0)
+
+
+def _note(table: dict[str, int], name: str, value: int) -> None:
+    if value > 0:
+        table[name] = value
+    else:
+        table.pop(name, None)

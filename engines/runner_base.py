@@ -87,10 +87,9 @@ class RunnerBase:
         """A chunk within what memory allows: the rows', and everybody's."""
         return min(chunk, rows_chunk, self._most_chunk or chunk)
 
-    def _observe_peak(self, rows: int, chunk: int, keys: int, nbytes: int | None) -> None:
-        if nbytes is not None:
-            seen = self._price.transients.observed(rows, chunk, keys, nbytes)
-            self._price = replace(self._price, transients=seen)
+    def _observe_peak(self, rows: int, chunk: int, keys: int, nbytes: int) -> None:
+        seen = self._price.transients.observed(rows, chunk, keys, nbytes)
+        self._price = replace(self._price, transients=seen)
 
     def retune(self, limits: EngineLimits) -> None:
         """Other prefill chunks from the next step on, and another time for what is kept at the end."""

@@ -36,7 +36,6 @@ class Sequence:
     waiting_for: str | None = "slot"
     uid: int | None = None
     text: TextStream | None = None
-    completion_tokens: int = 0
     admitted: float | None = None
     first_token: float | None = None
     last_token: float | None = None
@@ -60,6 +59,11 @@ class Sequence:
     def pending(self) -> tuple[int, ...]:
         """What is processed before it decodes: the prompt, and what it had generated when it was preempted."""
         return (*self.request.prompt, *self.generated) if self.preempted else self.request.prompt
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that it has generated."""
+        return len(self.generated)
 
     @property
     def left(self) -> int:
@@ -109,9 +113,7 @@ class Sequence:
         """Book one token; None when it made nothing to show and ended nothing."""
         text = self.text
         assert text is not None, "a sequence decodes only after admit"
-        self._count(now)
-        self.generated.append(event.token)
-        self.state = RequestState.DECODING
+        self._count(event.token, now)
         piece = TextPiece()
         if not event.is_end:
             piece = text.push(event.token)
@@ -181,8 +183,9 @@ class Sequence:
             waiting_for=self.waiting_for,
         )
 
-    def _count(self, now: float) -> None:
-        self.completion_tokens += 1
+    def _count(self, token: int, now: float) -> None:
+        self.generated.append(token)
+        self.state = RequestState.DECODING
         self.last_token = now
         if self.first_token is None:
             self.first_token = now

@@ -72,11 +72,6 @@ class Transients:
     shape: Shape = Shape()
     sizes: Mapping[int, Mapping[int, _Cell]] = field(default_factory=dict)
 
-    @property
-    def known(self) -> bool:
-        """Whether anything was measured."""
-        return bool(self.sizes)
-
     def observed(self, rows: int, chunk: int, keys: int, nbytes: int) -> Transients:
         """After a step took `nbytes` beyond its cache for `chunk` tokens of each of `rows` prompts, the deepest of
         which then had `keys` tokens.

@@ -16,7 +16,7 @@ class Footprint:
     """What this process and its children use now, and what the machine has. Bytes.
 
     `bytes` is the kernel's own number. The MLX counters are of this process only and 0 before MLX is loaded;
-    `mlx_peak` is the most that was active since the process began.
+    `mlx_peak` is the most that was active since it was last reset, which measuring a step does.
     `cgroup_limit` is the lowest limit of the process's cgroups, None when nothing limits it; `cgroup_available` is
     the least that any of them has left, file pages that can be dropped included.
     `strain` is how short of memory the operating system says it is.
@@ -36,6 +36,11 @@ class Footprint:
     def reclaimable(self) -> int:
         """Bytes of the footprint that MLX's buffer cache holds and gives back when it is cleared."""
         return max(0, min(self.mlx_cache, self.bytes))
+
+    @property
+    def in_use(self) -> int:
+        """Bytes of the footprint but for those."""
+        return self.bytes - self.reclaimable
 
 
 class Pressure(enum.StrEnum):

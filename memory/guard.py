@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -103,18 +104,21 @@ class MemoryGuard:
         return reading
 
     def headroom(self, max_age: float = 1.0) -> int:
-        """Bytes until the soft mark, MLX's reclaimable cache counted as free; negative above it.
+        """Bytes until the soft mark, MLX's reclaimable cache counted as free; negative above it. See `reading`."""
+        reading = self.reading(max_age)
+        return _soft(self.limits, reading) - reading.footprint.in_use
 
-        Measures when the latest reading is older than `max_age` seconds. With a probe that fails the latest
-        reading has to do; without any, raises what the probe raised.
+    def reading(self, max_age: float = math.inf) -> Reading:
+        """The latest reading, or a new one when that is older than `max_age` seconds.
+
+        With a probe that fails the latest has to do; without any, raises what the probe raised.
         """
         reading = self._latest
         if reading is None:
-            reading = self.sample()
-        elif self._clock() - reading.at > max_age:
-            reading = self._try_sample() or reading
-        footprint = reading.footprint
-        return _soft(self.limits, reading) - (footprint.bytes - footprint.reclaimable)
+            return self.sample()
+        if self._clock() - reading.at > max_age:
+            return self._try_sample() or reading
+        return reading
 
     async def watch(
         self,

@@ -68,9 +68,9 @@ def test_an_engine_whose_last_row_has_ended_is_not_waited_for():
     tight.scheduler.add(request("only", tokens=3), 0.0)
     while tight.scheduler.has_work:
         tight.scheduler.step()
-    assert not tight.share.others_run("another")
+    assert not tight.share.stake("another").others_run()
     tight.scheduler.add(request("cancelled", tokens=30), 0.0)
     tight.scheduler.step()
-    assert tight.share.others_run("another")
+    assert tight.share.stake("another").others_run()
     tight.scheduler.cancel("cancelled")
-    assert not tight.share.others_run("another")
+    assert not tight.share.stake("another").others_run()

@@ -61,7 +61,7 @@ def test_before_anything_was_measured_the_configuration_bounds_it(rows, chunk, b
 
 def test_without_a_configuration_many_heads_are_assumed():
     assert Transients().estimate(1, 64, 64) == Transients(Shape(heads=32)).estimate(1, 64, 64)
-    assert not Transients().known
+    assert not Transients().sizes
 
 
 @pytest.mark.parametrize("step", [(1, LEAST_CHUNK - 1, 500, 10**6), (0, 64, 64, 10**6), (1, 64, 64, -1)])
@@ -71,7 +71,7 @@ def test_what_says_nothing_teaches_nothing(step):
 
 
 def test_the_shortest_chunk_that_says_something_teaches():
-    assert Transients(SHAPE).observed(1, LEAST_CHUNK, LEAST_CHUNK, 1000).known
+    assert Transients(SHAPE).observed(1, LEAST_CHUNK, LEAST_CHUNK, 1000).sizes
 
 
 def test_a_table_that_somebody_holds_never_changes():

@@ -158,7 +158,7 @@ async def abort(request: web.Request) -> web.Response:
     """Abort every request now, as the guard does at the ceiling."""
     services = services_of(request)
     convert(await read_object(request, optional=True), NoFields)
-    footprint, limits = (services.guard.latest or services.guard.sample()).footprint, services.guard.limits
+    footprint, limits = services.guard.reading().footprint, services.guard.limits
     error = AbortedByOperator(footprint.bytes, limits.ceiling_bytes, limits.limit)
     inputs = {"footprint_bytes": footprint.bytes, "ceiling_bytes": limits.ceiling_bytes}
     return web.json_response({"aborted": services.registry.abort_all(error, "operator", inputs)})

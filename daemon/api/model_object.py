@@ -19,7 +19,7 @@ def model_now(services: Services, model: ModelSnapshot) -> dict[str, Any]:
 
 def memory_now(services: Services) -> dict[str, Any]:
     """The daemon's memory as of the last measurement; only before the first one this measures."""
-    reading = services.guard.latest or services.guard.sample()
+    reading = services.guard.reading()
     models = [services.registry.model(name) for name in sorted(services.registry.engines())]
     return memory_object(reading, services.books.parts(models), services.guard.limits_now, models)
 
