@@ -59,6 +59,10 @@ class AnswerText:
     def stopped(self) -> bool:
         return self._has_all_calls or self._content.stopped
 
+    @property
+    def stop(self) -> str | None:
+        return None if self._stop is None else self._stop.matched
+
     def push(self, token: int) -> TextPiece:
         """Decode one token; what became safe to show."""
         text = self._tokens.push(token)

@@ -90,6 +90,10 @@ class TextStream(Protocol):
     def stopped(self) -> bool:
         """True once a stop string or the last allowed call was seen; nothing after it is ever given out."""
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that was seen."""
+
     def push(self, token: int) -> TextPiece:
         """Decode one token; what became safe to show."""
 

@@ -146,6 +146,7 @@ class Sequence:
             timing=self.timing if reason is not None else Timing(),
             finish_reason=reason,
             cancelled=cancelled,
+            stop=self.text.stop if reason is not None and self.text is not None else None,
             reasoning=piece.reasoning,
             tool_calls=piece.tool_calls,
             logprobs=logprobs,

@@ -6,19 +6,26 @@ from mlx_lm.generate import TextStateMachine
 
 from mlxd.engines.types import SamplingParams
 
+_SEARCHING = "searching"
+
 
 class StopText:
     """Finds the first stop string in text that comes in pieces; a possible beginning of one is held back.
 
-    Text of the first `min_tokens` tokens is shown unread.
+    Text of the first `min_tokens` tokens is shown unread. `matched` is the stop string that was found.
     """
 
     def __init__(self, stop: tuple[str, ...], min_tokens: int = 0) -> None:
         self._strings = stop
-        machine = TextStateMachine({"normal": [(text, None) for text in stop]})
-        self._state = machine.make_state()
+        ends: dict[str, list[tuple[str, str]]] = {str(place): [] for place in range(len(stop))}
+        searching = [(text, str(place)) for place, text in enumerate(stop)]
+        self._state = TextStateMachine({_SEARCHING: searching, **ends}).make_state(_SEARCHING)
         self._unread_tokens = min_tokens
-        self.found = False
+        self.matched: str | None = None
+
+    @property
+    def found(self) -> bool:
+        return self.matched is not None
 
     def count_token(self) -> None:
         """The text that follows is a further token's."""
@@ -30,9 +37,11 @@ class StopText:
             return ""
         if self._unread_tokens >= 0:
             return text
-        self._state, shown, name = TextStateMachine.step(self._state, text)
-        self.found = name is None
-        return str(shown)
+        self._state, segments = TextStateMachine.split(self._state, text)
+        state = self._state[0]
+        if state != _SEARCHING:
+            self.matched = self._strings[int(state)]
+        return "".join(shown for name, shown in segments if name == _SEARCHING)
 
     def is_in(self, text: str) -> bool:
         """Whether text that is not fed yet has a stop string in it."""

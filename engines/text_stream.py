@@ -22,6 +22,10 @@ class StoppableText:
     def stopped(self) -> bool:
         return self._stop is not None and self._stop.found
 
+    @property
+    def stop(self) -> str | None:
+        return None if self._stop is None else self._stop.matched
+
     def push(self, token: int) -> TextPiece:
         """Decode one token; the text that became safe to show."""
         text = self._tokens.push(token)

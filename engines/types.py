@@ -136,7 +136,7 @@ class RequestOutput:
 
     `reasoning` is text that the model thought before it answered, `tool_calls` are calls that became complete, and
     `logprobs` are those of the new tokens, if they were asked for. `cancelled` marks the last output of a request
-    that was cancelled on purpose and keeps what it generated.
+    that was cancelled on purpose and keeps what it generated, `stop` is the stop string that ended the answer.
     """
 
     text: str
@@ -147,6 +147,7 @@ class RequestOutput:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    stop: str | None = None
 
     @staticmethod
     def joined(pieces: Sequence[RequestOutput]) -> RequestOutput:

@@ -11,7 +11,7 @@ from api_fakes import HELLO, events, last, piece, post, serving
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from mlxd.daemon.api.openai_requests import parse_chat
+from mlxd.daemon.api.openai.parsing import parse_chat
 from mlxd.daemon.api.sampling import for_choice, sampling_params
 from mlxd.daemon.settings import Settings
 from mlxd.engines import errors as engine_errors

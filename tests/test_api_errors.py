@@ -8,7 +8,9 @@ import pytest
 
 from mlxd.daemon import config_errors
 from mlxd.daemon.api import refusals
-from mlxd.daemon.api.errors import TABLE, describe, to_response, to_sse_event
+from mlxd.daemon.api.error_shapes import to_response
+from mlxd.daemon.api.errors import TABLE, describe
+from mlxd.daemon.api.openai.answer import ChunkWriter
 from mlxd.engines import errors as engine
 from mlxd.registry import errors as registry
 from mlxd.registry import names
@@ -154,8 +156,12 @@ def test_param_names_the_field_at_fault():
     assert describe(registry.ShuttingDown(), "r").param is None
 
 
+def failed(error):
+    return ChunkWriter(None).fail(describe(error, "r"))
+
+
 def test_an_error_in_a_stream_is_one_event():
-    event = to_sse_event(engine.FootprintExceeded(9, 5, "auto"), "r").decode()
+    event = failed(engine.FootprintExceeded(9, 5, "auto")).decode()
     assert event.startswith("data: {")
     assert event.endswith("\n\n")
     assert event.count("\n") == 2
@@ -163,7 +169,7 @@ def test_an_error_in_a_stream_is_one_event():
 
 
 def test_a_message_of_several_lines_stays_one_event():
-    assert to_sse_event(refusals.InvalidField("one\ntwo\n\nthree"), "r").count(b"\n") == 2
+    assert failed(refusals.InvalidField("one\ntwo\n\nthree")).count(b"\n") == 2
 
 
 def test_a_message_with_bytes_that_are_no_text_is_still_an_answer():

@@ -7,8 +7,8 @@ import pytest
 from api_calls import CHAT, TEXT, answered, hello, refusal
 from api_fakes import last, serving
 
-from mlxd.daemon.api import openai_guides
-from mlxd.daemon.api.openai_requests import parse_chat, parse_completion
+from mlxd.daemon.api import wanted_guide
+from mlxd.daemon.api.openai.parsing import parse_chat, parse_completion
 from mlxd.daemon.api.refusals import ApiError
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.types import Guide, GuideKind
@@ -24,7 +24,7 @@ def named(**fields):
 
 def guide(**fields):
     wanted = parse_chat({"messages": [USER], **fields}).options.guide
-    assert wanted == parse_completion({"prompt": "x", **fields}).options.guide
+    assert wanted == parse_completion({"prompt": "x", **fields}).text.options.guide
     return wanted
 
 
@@ -138,7 +138,7 @@ def compiled(monkeypatch):
             raise InvalidRequest("it has no sense")
         return guide
 
-    monkeypatch.setattr(openai_guides, "check_guide", check)
+    monkeypatch.setattr(wanted_guide, "check_guide", check)
     return seen
 
 

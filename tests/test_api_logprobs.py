@@ -9,7 +9,7 @@ from api_fakes import HELLO, VOCABULARY, events, serving
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from mlxd.daemon.api.openai_logprobs import TextLogprobsWriter, token_text
+from mlxd.daemon.api.openai.logprobs import TextLogprobsWriter, token_text
 from mlxd.engines.types import FinishReason, RequestOutput, TokenLogprobs, Usage
 
 PART = VOCABULARY - 1  # two bytes of a character of three

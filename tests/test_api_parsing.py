@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxd.daemon.api import openai_fields
-from mlxd.daemon.api.openai_requests import parse_chat, parse_completion
-from mlxd.daemon.api.openai_types import ChatBody, CompletionBody
+from mlxd.daemon.api.openai import fields
+from mlxd.daemon.api.openai.bodies import ChatBody, CompletionBody
+from mlxd.daemon.api.openai.parsing import parse_chat, parse_completion
 from mlxd.daemon.api.refusals import ApiError, InvalidField, UnsupportedCapability
 
 USER = {"role": "user", "content": "hi"}
@@ -234,29 +234,27 @@ def test_an_unknown_field_is_answered_with_the_nearest_name():
 @pytest.mark.parametrize("body", [ChatBody, CompletionBody])
 def test_null_means_the_default_for_every_optional_field(body):
     table, parse, needed = (
-        (openai_fields.CHAT, chat, "messages")
-        if body is ChatBody
-        else (openai_fields.COMPLETIONS, completion, "prompt")
+        (fields.CHAT, chat, "messages") if body is ChatBody else (fields.COMPLETIONS, completion, "prompt")
     )
-    names = [name for name in (*body.__struct_fields__, *table) if name != needed]
+    names = [name for name in (*body.__struct_fields__, *table.refused) if name != needed]
     assert len(names) > 50
     assert parse(**dict.fromkeys(names)) == parse()
 
 
 @pytest.mark.parametrize(
     ("table", "parse"),
-    [(openai_fields.CHAT, chat), (openai_fields.COMPLETIONS, completion)],
+    [(fields.CHAT, chat), (fields.COMPLETIONS, completion)],
     ids=["chat", "completion"],
 )
 def test_values_that_change_nothing_are_taken(table, parse):
-    for name, values in table.items():
+    for name, values in table.refused.items():
         for value in values:
             assert parse(**{name: value}) == parse()
 
 
 def test_no_field_is_both_served_and_refused():
-    assert not set(ChatBody.__struct_fields__) & set(openai_fields.CHAT)
-    assert not set(CompletionBody.__struct_fields__) & set(openai_fields.COMPLETIONS)
+    assert not set(ChatBody.__struct_fields__) & set(fields.CHAT.refused)
+    assert not set(CompletionBody.__struct_fields__) & set(fields.COMPLETIONS.refused)
 
 
 def test_fields_that_only_describe_the_caller_are_taken():
@@ -311,7 +309,7 @@ def test_messages_arrive_as_templates_read_them():
     ],
 )
 def test_prompts_are_texts_or_token_ids(prompt, taken):
-    assert completion(prompt=prompt).prompts == taken
+    assert completion(prompt=prompt).text.prompts == taken
 
 
 def test_messages_of_refusals_hold_no_quoting_of_the_parser():
@@ -320,7 +318,9 @@ def test_messages_of_refusals_hold_no_quoting_of_the_parser():
     assert re.fullmatch(r"temperature: expected float \| null, got str", str(refused.value))
 
 
-NAMES = st.sampled_from([*ChatBody.__struct_fields__, *openai_fields.CHAT, "prompt", "role", "content", "type", "text"])
+NAMES = st.sampled_from(
+    [*ChatBody.__struct_fields__, *fields.CHAT.refused, "prompt", "role", "content", "type", "text"]
+)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["user", "text", "", "1", "x" * 70])
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
 

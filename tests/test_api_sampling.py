@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxd.daemon.api.openai_requests import parse_chat
+from mlxd.daemon.api.openai.parsing import parse_chat
 from mlxd.daemon.api.sampling import sampling_params
 from mlxd.daemon.settings import EngineSettings, ModelSettings, PresetSettings, SamplingSettings, Settings
 from mlxd.registry.names import Resolved

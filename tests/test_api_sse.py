@@ -8,7 +8,8 @@ from aiohttp import web
 from api_fakes import answer_head, events, listening, raw
 
 from mlxd.daemon.api import sse
-from mlxd.daemon.api.sse import DONE, HEARTBEAT, EventStream, frame, with_heartbeat
+from mlxd.daemon.api.openai.answer import DONE
+from mlxd.daemon.api.sse import HEARTBEAT, EventStream, frame, with_heartbeat
 
 
 class Source:
@@ -152,7 +153,7 @@ async def test_the_status_goes_out_with_the_first_event_and_not_before():
         await go.wait()
         await stream.send([{"n": 1}, {"n": 2}])
         await stream.comment("waiting")
-        await stream.done()
+        await stream.write(DONE)
         return stream.response
 
     async with serve(handler) as port:

@@ -10,10 +10,10 @@ from api_calls import CHAT, answered, ask, client_of, hello, refusal
 from api_fakes import HELLO, events, last, serving
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from mlxd.daemon.api import openai_tools
-from mlxd.daemon.api.openai_guides import ANY_OBJECT
-from mlxd.daemon.api.openai_requests import parse_chat
+from mlxd.daemon.api import tool_use
+from mlxd.daemon.api.openai.parsing import parse_chat
 from mlxd.daemon.api.refusals import ApiError
+from mlxd.daemon.api.wanted_guide import ANY_OBJECT
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import ChatFormat, FinishReason, Guide, GuideKind, RequestOutput, ToolCall, Usage
@@ -51,8 +51,8 @@ def guided(monkeypatch):
         return guide
 
     refusals = []
-    monkeypatch.setattr(openai_tools, "guide_for_tools", make)
-    monkeypatch.setattr(openai_tools, "check_guide", check)
+    monkeypatch.setattr(tool_use, "guide_for_tools", make)
+    monkeypatch.setattr(tool_use, "check_guide", check)
     return SimpleNamespace(asked=asked, forms=forms, refusals=refusals)
 
 
@@ -187,7 +187,7 @@ async def test_a_model_whose_calls_have_no_grammar_refuses_to_be_made_to_call(mo
     def refuse(tokenizer, tools, name, *, parallel, form):
         raise InvalidRequest("calls of this model cannot be written as a grammar")
 
-    monkeypatch.setattr(openai_tools, "guide_for_tools", refuse)
+    monkeypatch.setattr(tool_use, "guide_for_tools", refuse)
     async with serving() as served:
         status, error = await refusal(served, hello(tools=[WEATHER], tool_choice="required"))
         assert (status, error["code"], error["param"]) == (400, "invalid_request", "tool_choice")

@@ -10,11 +10,11 @@ from api_calls import ask, hello
 from api_fakes import last, listening, serving
 from doc_pages import SOURCES, blocks, claims, page, rows, takes, words
 
-from mlxd.daemon.api import openai_fields
 from mlxd.daemon.api.errors import TABLE, describe
 from mlxd.daemon.api.model_object import model_object
-from mlxd.daemon.api.openai_requests import parse_chat, parse_completion
-from mlxd.daemon.api.openai_types import ChatBody, CompletionBody, GenerationBody
+from mlxd.daemon.api.openai import fields
+from mlxd.daemon.api.openai.bodies import ChatBody, CompletionBody, GenerationBody
+from mlxd.daemon.api.openai.parsing import parse_chat, parse_completion
 from mlxd.daemon.api.running import Phase, RequestView
 from mlxd.daemon.app import Daemon
 from mlxd.daemon.settings import ModelSettings, ModelsSettings, Settings
@@ -118,7 +118,7 @@ def test_refused_parameters_are_those_of_the_document():
     for name, place, harmless in rows(TEXT, "Refused"):
         for call in PLACES[place]:
             documented[call][words(name)[0]] = [json.loads(value) for value in words(harmless)]
-    for call, known in (("chat", openai_fields.CHAT), ("completions", openai_fields.COMPLETIONS)):
+    for call, known in (("chat", fields.CHAT.refused), ("completions", fields.COMPLETIONS.refused)):
         # as text, because True equals 1
         assert repr(documented[call].items()) == repr({name: list(known[name]) for name in documented[call]}.items())
         assert documented[call].keys() == known.keys()

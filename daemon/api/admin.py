@@ -12,6 +12,7 @@ from mlxd.daemon.api.explain import plan_object
 from mlxd.daemon.api.model_object import decision_object, memory_now, model_now
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.requests import cancel
+from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
 from mlxd.daemon.config import to_public
 from mlxd.daemon.units import parse_duration
@@ -52,22 +53,22 @@ class NoFields(Struct, forbid_unknown_fields=True):
     """POST of a call about everything; a field would mean that the caller wants less."""
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API. Ids may hold slashes, so the longer paths come first."""
     return [
-        web.get("/admin/models", list_models),
-        web.post("/admin/models/{id:.+}/load", load),
-        web.delete("/admin/models/{id:.+}/load", cancel_load),
-        web.post("/admin/models/{id:.+}/unload", unload),
-        web.get("/admin/models/{id:.+}", get_model),
-        web.patch("/admin/models/{id:.+}", change_model),
-        web.post("/admin/unload", unload_all),
-        web.get("/admin/requests", list_requests),
-        web.delete("/admin/requests/{request_id}", cancel),
-        web.get("/admin/memory", memory),
-        web.get("/admin/decisions", decisions),
-        web.post("/admin/abort", abort),
-        web.get("/admin/config", config),
+        Route("GET", "/admin/models", list_models, Scope.READ),
+        Route("POST", "/admin/models/{id:.+}/load", load, Scope.ADMIN),
+        Route("DELETE", "/admin/models/{id:.+}/load", cancel_load, Scope.ADMIN),
+        Route("POST", "/admin/models/{id:.+}/unload", unload, Scope.ADMIN),
+        Route("GET", "/admin/models/{id:.+}", get_model, Scope.READ),
+        Route("PATCH", "/admin/models/{id:.+}", change_model, Scope.ADMIN),
+        Route("POST", "/admin/unload", unload_all, Scope.ADMIN),
+        Route("GET", "/admin/requests", list_requests, Scope.READ),
+        Route("DELETE", "/admin/requests/{request_id}", cancel, Scope.ADMIN),
+        Route("GET", "/admin/memory", memory, Scope.READ),
+        Route("GET", "/admin/decisions", decisions, Scope.READ),
+        Route("POST", "/admin/abort", abort, Scope.ADMIN),
+        Route("GET", "/admin/config", config, Scope.READ),
     ]
 
 

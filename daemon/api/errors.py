@@ -1,4 +1,4 @@
-"""One table from exceptions to status and code, and the two ways to send them: as an answer and inside a stream."""
+"""One table from exceptions to status and code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import structlog
-from aiohttp import web
 
 from mlxd.daemon.api.refusals import (
     ApiError,
@@ -189,19 +188,6 @@ def describe(error: Exception, request_id: str) -> ErrorAnswer:
     if row.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(row.retry_after(error))))
     return ErrorAnswer(row.status, row.code, row.type, message, param, row.details(error), headers)
-
-
-def to_response(error: Exception, request_id: str) -> web.Response:
-    """The answer to a request that failed before its first byte."""
-    answer = explain(error, request_id)
-    return web.Response(
-        status=answer.status, body=answer.envelope(), content_type="application/json", headers=answer.headers
-    )
-
-
-def to_sse_event(error: Exception, request_id: str) -> bytes:
-    """The last event of a stream that failed after its first byte."""
-    return b"data: " + explain(error, request_id).envelope() + b"\n\n"
 
 
 def explain(error: Exception, request_id: str) -> ErrorAnswer:

@@ -8,6 +8,7 @@ import structlog
 from aiohttp import web
 
 from mlxd.daemon.api.refusals import InvalidField
+from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import SERVICES, services_of
 from mlxd.daemon.api.sse import EventStream
 from mlxd.daemon.feed import FeedReader
@@ -20,9 +21,9 @@ LAST_WORDS = 1.0
 _MAX_DIGITS = 18
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API. HEAD would never end."""
-    return [web.get("/admin/events", events, allow_head=False)]
+    return [Route("GET", "/admin/events", events, Scope.READ, allow_head=False)]
 
 
 async def close_feed(application: web.Application) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 from aiohttp import web
 
+from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
 from mlxd.registry.explain import Plan
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API."""
-    return [web.get("/admin/explain/{id:.+}", explain)]
+    return [Route("GET", "/admin/explain/{id:.+}", explain, Scope.READ)]
 
 
 async def explain(request: web.Request) -> web.Response:

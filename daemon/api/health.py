@@ -6,15 +6,16 @@ import os
 
 from aiohttp import web
 
+from mlxd.daemon.api.routes import Route
 from mlxd.daemon.api.services import Services, services_of
 
 # Seconds without a finished step after which an engine counts as stuck; one prefill chunk may take long.
 STUCK_AFTER = 120.0
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API."""
-    return [web.get("/health", health), web.get("/health/ready", ready)]
+    return [Route("GET", "/health", health, None), Route("GET", "/health/ready", ready, None)]
 
 
 async def health(request: web.Request) -> web.Response:

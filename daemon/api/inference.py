@@ -10,12 +10,12 @@ from itertools import count
 import structlog
 from aiohttp import web
 
+from mlxd.daemon.api.answer_options import AnswerOptions
 from mlxd.daemon.api.interleave import Indexed, interleaved
-from mlxd.daemon.api.openai_requests import AnswerOptions
-from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
+from mlxd.daemon.api.refusals import InvalidField, RequestNotFound, UnsupportedCapability
 from mlxd.daemon.api.running import Interrupted, LiveRequest
 from mlxd.daemon.api.sampling import for_choice, sampling_params
-from mlxd.daemon.api.services import Services
+from mlxd.daemon.api.services import Services, services_of
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ContextLengthExceeded, GuideError, InvalidRequest
@@ -106,7 +106,8 @@ class Inference:
                 for choice in range(job.choices):
                     yield choice, _cancelled(live)
                 return
-            engine, requests = admitted
+            engine, prepared = admitted
+            requests = list(self._requests(engine, live, prepared))
             # Entering never waits: all of them are admitted, or none.
             generations = [await held.enter_async_context(self._generate(engine, request)) for request in requests]
             live.admit(engine, len(requests))
@@ -117,6 +118,17 @@ class Inference:
                 if output.finish_reason is not None:
                     live.ended_tokens += output.usage.completion_tokens
                 yield choice, output
+
+    async def tokens(self) -> Sequence[Sequence[int]]:
+        """The token ids of each prompt, with nothing generated. Raises what `outputs` raises, and RequestNotFound."""
+        job = self._job
+        async with AsyncExitStack() as held:
+            live = held.enter_context(self._services.running.track(job.id, job.resolved.model, job.api, job.key))
+            self.id = live.id
+            admitted = await self._admit(live, held)
+            if admitted is None:
+                raise RequestNotFound("the request was cancelled")
+            return admitted[1].prompts
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a generated token's text."""
@@ -139,7 +151,7 @@ class Inference:
         eta = f" eta {load.eta_s:.0f}s" if load.eta_s is not None else ""
         return f"loading {min(100, 100 * done // total) if total else 0}%{eta}"
 
-    async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, list[Request]] | None:
+    async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, Prepared] | None:
         """Lease the model and make the tokens; None when the request was cancelled on the way."""
         job = self._job
         _check_kind(self._services, job.resolved.model)
@@ -158,7 +170,7 @@ class Inference:
             return None
         self._tokenizer = lease.engine.tokenizer
         live.prompt_tokens = sum(map(len, prepared.prompts))
-        return lease.engine, list(self._requests(lease.engine, live, prepared))
+        return lease.engine, prepared
 
     async def _prepare(self, lease: Lease) -> Prepared:
         def prepare() -> tuple[Prepared, float]:
@@ -203,19 +215,21 @@ class Inference:
                 )
 
 
-def resolve_model(services: Services, name: str | None) -> Resolved:
+def resolve_model(request: web.Request, name: str | None) -> Resolved:
     """What a request's model name means. Raises InvalidField when it names none, UnknownModel and AmbiguousModel."""
+    services = services_of(request)
     default = services.settings.models.default or ""
     if not name and not default:
         raise InvalidField("model is required, since models.default is not set; GET /v1/models lists them", "model")
     return services.names.resolve(name, default)
 
 
-def max_wait_of(request: web.Request, queue_timeout: float) -> float | None:
+def max_wait_of(request: web.Request) -> float | None:
     """Seconds that the client waits for its model at most, None if it does not say. Raises InvalidField.
 
-    A client may shorten `queue_timeout`, not lengthen it.
+    A client may shorten `residency.queue_timeout`, not lengthen it.
     """
+    queue_timeout = services_of(request).settings.residency.queue_timeout
     header = request.headers.get(MAX_WAIT_HEADER)
     if header is None:
         return None

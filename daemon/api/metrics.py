@@ -5,12 +5,13 @@ from __future__ import annotations
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API."""
-    return [web.get("/metrics", metrics)]
+    return [Route("GET", "/metrics", metrics, Scope.READ)]
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -6,12 +6,12 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 
 import structlog
 from aiohttp import web
 
-from mlxd.daemon.api.errors import to_response
+from mlxd.daemon.api.error_shapes import shape_of, to_response
 from mlxd.daemon.api.origins import host_is_allowed, origin_is_allowed, origin_is_configured
 from mlxd.daemon.api.refusals import (
     ApiError,
@@ -22,21 +22,22 @@ from mlxd.daemon.api.refusals import (
     OriginNotAllowed,
     UnsupportedMediaType,
 )
+from mlxd.daemon.api.routes import Handler
 from mlxd.daemon.api.services import services_of
 
 log = structlog.stdlib.get_logger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 REQUEST_ID_HEADER = "X-Request-Id"
+IGNORED_HEADER = "X-Mlxd-Ignored"
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-EXPOSED = "X-Request-Id, Retry-After, X-Should-Retry"
+EXPOSED = "X-Request-Id, Retry-After, X-Should-Retry, X-Mlxd-Ignored"
 METHODS = "GET, HEAD, POST, PATCH, DELETE"
 PREFLIGHT_SECONDS = "600"
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9_-]+(?: ?, ?[A-Za-z0-9_-]+)*")
 _ID = web.RequestKey("request_id", str)
+_IGNORED = web.RequestKey("ignored", list[str])
 
 
 def request_id_of(request: web.BaseRequest) -> str:
@@ -45,6 +46,12 @@ def request_id_of(request: web.BaseRequest) -> str:
         sent = request.headers.get(REQUEST_ID_HEADER, "")
         request[_ID] = sent if _SANE_ID.fullmatch(sent) else f"req-{secrets.token_hex(12)}"
     return request[_ID]
+
+
+def note_ignored(request: web.Request, names: Iterable[str]) -> None:
+    """Say in the answer's head which fields of the request are passed over; names of known fields only."""
+    ignored = list(dict.fromkeys([*request.get(_IGNORED, []), *names]))
+    request[_IGNORED] = ignored
 
 
 @web.middleware
@@ -67,10 +74,10 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         if error.status < 400:  # noqa: PLR2004 - redirects are answers
             raise
-        return to_response(_refusal(error), request_id_of(request))
+        return to_response(_refusal(error), request_id_of(request), shape_of(request))
     # The edge of the daemon: what the table does not know is a bug, logged with its traceback and answered as 500.
     except Exception as error:  # noqa: BLE001
-        return to_response(error, request_id_of(request))
+        return to_response(error, request_id_of(request), shape_of(request))
 
 
 @web.middleware
@@ -100,6 +107,9 @@ async def check_sender(request: web.Request, handler: Handler) -> web.StreamResp
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """On every answer, streams too: the request id, and CORS for configured origins."""
     response.headers[REQUEST_ID_HEADER] = request_id_of(request)
+    ignored = request.get(_IGNORED)
+    if ignored:
+        response.headers[IGNORED_HEADER] = ", ".join(ignored)
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
     server = services_of(request).settings.server
     if server.cors_origins:

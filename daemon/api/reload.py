@@ -6,6 +6,7 @@ from aiohttp import web
 from msgspec import Struct, to_builtins
 
 from mlxd.daemon.api.body import convert, read_object
+from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
 
 
@@ -15,9 +16,9 @@ class ReloadBody(Struct, forbid_unknown_fields=True):
     dry_run: bool | None = False
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API."""
-    return [web.post("/admin/reload", reload)]
+    return [Route("POST", "/admin/reload", reload, Scope.ADMIN)]
 
 
 async def reload(request: web.Request) -> web.Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from mlxd.daemon.api.refusals import RequestNotFound
+from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.services import services_of
 
@@ -12,9 +13,9 @@ from mlxd.daemon.api.services import services_of
 OBJECT_PREFIXES = ("chatcmpl-", "cmpl-")
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API."""
-    return [web.delete("/v1/requests/{request_id}", cancel)]
+    return [Route("DELETE", "/v1/requests/{request_id}", cancel, Scope.INFER)]
 
 
 async def cancel(request: web.Request) -> web.Response:

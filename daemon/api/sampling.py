@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mlxd.daemon.api.openai_requests import SEED_MASK, AnswerOptions
+from mlxd.daemon.api.answer_options import SEED_MASK, AnswerOptions
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.catalog import sampling_for
 from mlxd.daemon.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
-from mlxd.daemon.api.errors import to_response
+from mlxd.daemon.api.error_shapes import to_response
 from mlxd.daemon.api.middleware import REQUEST_ID_HEADER, request_id_of
 from mlxd.daemon.api.refusals import ApiError, InvalidField
 

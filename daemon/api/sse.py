@@ -18,7 +18,7 @@ WRITE_TIMEOUT = 120.0
 # A write of fewer bytes into an empty socket buffer never waits, so it needs no timer.
 _NEVER_WAITS = 16_384
 
-DONE = b"data: [DONE]\n\n"
+SSE = "text/event-stream; charset=utf-8"
 
 
 class Heartbeat(enum.Enum):
@@ -35,18 +35,24 @@ def frame(event: Any) -> bytes:
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
+def comment(text: str) -> bytes:
+    """A line that clients skip and proxies count as life."""
+    return f": {text}\n\n".encode()
+
+
 class EventStream:
-    """One stream to one client. The status line goes out with the first thing that is sent.
+    """One stream to one client, of events unless `content_type` says else. The status line goes out with what is sent
+    first.
 
     Writing waits for the client to read; it raises ConnectionResetError when the client is gone, which a client
     that reads nothing for WRITE_TIMEOUT counts as.
     """
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, content_type: str = SSE) -> None:
         self._request = request
         self.response = web.StreamResponse(
             headers={
-                "Content-Type": "text/event-stream; charset=utf-8",
+                "Content-Type": content_type,
                 "Cache-Control": "no-cache, no-transform",
                 "X-Accel-Buffering": "no",
             }
@@ -63,11 +69,7 @@ class EventStream:
 
     async def comment(self, text: str) -> None:
         """Send a line that clients skip and proxies count as life."""
-        await self.write(f": {text}\n\n".encode())
-
-    async def done(self) -> None:
-        """Send OpenAI's last event."""
-        await self.write(DONE)
+        await self.write(comment(text))
 
     async def write(self, data: bytes) -> None:
         """Send what is framed already."""

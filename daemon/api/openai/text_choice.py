@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlxd.daemon.api.openai_logprobs import TextLogprobsWriter, TokenBytes
-from mlxd.daemon.api.openai_objects import TextChoice, TextLogprobs
+from mlxd.daemon.api.openai.logprobs import TextLogprobsWriter, TokenBytes
+from mlxd.daemon.api.openai.objects import TextChoice, TextLogprobs
 from mlxd.engines.types import RequestOutput
 
 

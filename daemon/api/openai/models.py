@@ -5,22 +5,26 @@ from __future__ import annotations
 import msgspec
 from aiohttp import web
 
-from mlxd.daemon.api.openai_objects import ModelObject
+from mlxd.daemon.api.openai.objects import ModelList, ModelObject
+from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import Services, services_of
 from mlxd.daemon.engine_factory import context_length
 from mlxd.registry.names import Resolved
 
 
-def routes() -> list[web.RouteDef]:
+def routes() -> list[Route]:
     """This module's part of the API."""
-    return [web.get("/v1/models", list_models), web.get("/v1/models/{id:.+}", get_model)]
+    return [
+        Route("GET", "/v1/models", list_models, Scope.INFER, answer=ModelList),
+        Route("GET", "/v1/models/{id:.+}", get_model, Scope.INFER, answer=ModelObject),
+    ]
 
 
 async def list_models(request: web.Request) -> web.Response:
     """All names: models, then aliases, then presets."""
     services = services_of(request)
     names = services.names.exact.items()
-    return _json({"object": "list", "data": [_model_object(services, name, meaning) for name, meaning in names]})
+    return _json(ModelList([_model_object(services, name, meaning) for name, meaning in names]))
 
 
 async def get_model(request: web.Request) -> web.Response:

@@ -5,23 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import UNSET, UnsetType
 
 from mlxd.daemon.api.inference import Inference
 from mlxd.daemon.api.interleave import Indexed
-from mlxd.daemon.api.openai_logprobs import TokenBytes
-from mlxd.daemon.api.openai_objects import (
+from mlxd.daemon.api.openai.logprobs import TokenBytes
+from mlxd.daemon.api.openai.objects import (
     Answer,
     CachedTokens,
     ChatChoice,
     ChunkChoice,
     TextChoice,
     UsageObject,
-    Vendor,
 )
 from mlxd.daemon.api.services import Services
+from mlxd.daemon.api.vendor import Vendor, vendor_of
 from mlxd.engines.types import RequestOutput, Usage
 
 Step = ChunkChoice | TextChoice
@@ -73,7 +73,7 @@ class Printer:
     _writers: dict[int, ChoiceWriter] = field(default_factory=dict)
     _ended: dict[int, RequestOutput] = field(default_factory=dict)
 
-    def chunks(self, index: int, output: RequestOutput) -> Iterator[Answer]:
+    def chunks(self, index: int, output: RequestOutput) -> Iterator[Answer[Any]]:
         """Chunks for one output; after the last choice's end comes the usage, if it was asked for."""
         steps: list[Step] = []
         if index not in self._writers:
@@ -82,14 +82,18 @@ class Printer:
         steps += self._writers[index].steps(output)
         if output.finish_reason is not None:
             self._ended[index] = output
-        vendor = self._vendor(self._ended) if len(self._ended) == self.choices else UNSET
+        vendor = (
+            vendor_of(self.inference, self._ended[0], self._ended.values())
+            if len(self._ended) == self.choices
+            else UNSET
+        )
         last = len(steps) - 1
         for place, step in enumerate(steps):
             yield self._chunk([step], vendor=vendor if place == last and not self.include_usage else UNSET)
         if self.include_usage and vendor is not UNSET:
             yield self._chunk([], usage=usage_object(self._usage(self._ended)), vendor=vendor)
 
-    def whole(self, outputs: Sequence[Indexed]) -> Answer:
+    def whole(self, outputs: Sequence[Indexed]) -> Answer[Any]:
         """The answer in one piece, from all outputs of all choices."""
         received: dict[int, list[RequestOutput]] = {index: [] for index in range(self.choices)}
         for index, output in outputs:
@@ -99,11 +103,13 @@ class Printer:
             self.wording.writer(index, self.inference.token_bytes).whole(output) for index, output in whole.items()
         ]
         usage = usage_object(self._usage(whole))
-        return self._object(self.wording.whole_kind, written, usage, self._vendor(whole))
+        return self._object(
+            self.wording.whole_kind, written, usage, vendor_of(self.inference, whole[0], whole.values())
+        )
 
     def _chunk(
         self, steps: list[Step], *, usage: UsageObject | None = None, vendor: Vendor | UnsetType = UNSET
-    ) -> Answer:
+    ) -> Answer[Any]:
         return self._object(self.wording.chunk_kind, steps, usage if self.include_usage else UNSET, vendor)
 
     def _object(
@@ -112,7 +118,7 @@ class Printer:
         choices: Sequence[Step | ChatChoice],
         usage: UsageObject | UnsetType | None,
         vendor: Vendor | UnsetType,
-    ) -> Answer:
+    ) -> Answer[Any]:
         return Answer(
             id=f"{self.wording.prefix}{self.inference.id}",
             object=kind,
@@ -124,6 +130,9 @@ class Printer:
             mlxd=vendor,
         )
 
+    def _vendor(self, ended: Mapping[int, RequestOutput]) -> Vendor:
+        return vendor_of(self.inference, ended[0], ended.values())
+
     def _usage(self, ended: Mapping[int, RequestOutput]) -> Usage:
         """All tokens; each prompt counts once, with what the cache gave its first choice."""
         firsts = [ended[index].usage for index in range(0, self.choices, self.n)]
@@ -131,18 +140,6 @@ class Printer:
             prompt_tokens=sum(usage.prompt_tokens for usage in firsts),
             completion_tokens=sum(output.usage.completion_tokens for output in ended.values()),
             cached_tokens=sum(usage.cached_tokens for usage in firsts),
-        )
-
-    def _vendor(self, ended: Mapping[int, RequestOutput]) -> Vendor:
-        """How the answer came about; times are those of the first choice."""
-        timing = ended[0].timing
-        return Vendor(
-            queue_s=round(self.inference.queue_s, 4),
-            load_s=round(self.inference.load_s, 4),
-            prefill_s=_rounded(timing.prefill_s),
-            ttft_s=_rounded(self.inference.ttft_s(timing)),
-            decode_tps=_rounded(timing.decode_tps),
-            cancelled=any(output.cancelled for output in ended.values()),
         )
 
 
@@ -157,7 +154,3 @@ def fingerprint(services: Services, model: str) -> str:
     spec = services.registry.model(model).spec
     what = f"{services.version} {spec.name} {spec.path} {spec.weight_bytes}"
     return f"fp_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

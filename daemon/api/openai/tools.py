@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from mlxd.daemon.api.openai_guides import WantedGuide
-from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
-from mlxd.engines.errors import InvalidRequest
-from mlxd.engines.guidance import check_guide
-from mlxd.engines.guide_tools import guide_for_tools
-from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import Guide
+from mlxd.daemon.api.refusals import InvalidField
+from mlxd.daemon.api.tool_use import MAX_TOOL_NAME, NO_PARAMETERS, ToolUse
 
-MAX_NAME = 128
-
-_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
-
-FunctionName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+FunctionName = Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_NAME)]
 
 
 class Function(Struct, frozen=True):
@@ -53,36 +43,6 @@ class NamedChoice(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ToolChoice = Literal["none", "auto", "required"] | NamedChoice
-
-
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """The function tools that a model is offered. With `must_call` the answer is a call, of `name` if that is set."""
-
-    tools: tuple[Mapping[str, Any], ...] = ()
-    max_calls: int | None = None
-    must_call: bool = False
-    name: str | None = None
-
-    def check(self, tokenizer: Tokenizer) -> None:
-        """Raise UnsupportedCapability when there are tools and the model makes no calls."""
-        if self.tools and not tokenizer.has_tools:
-            message = "this model makes no tool calls; leave tools out, or send tool_choice none"
-            raise UnsupportedCapability(message, "tools")
-
-    def guide(self, tokenizer: Tokenizer, form: WantedGuide | None) -> Guide | None:
-        """The form of an answer, known to compile: a call if it has to be one, else `form` or a call.
-
-        Takes a while, so not for the event loop. Raises InvalidField.
-        """
-        if not self.tools or not (self.must_call or form):
-            return form.check(tokenizer) if form is not None else None
-        param, other = (form.param, form.guide) if form is not None else ("tool_choice", None)
-        try:
-            guide = guide_for_tools(tokenizer, self.tools, self.name, parallel=self.max_calls != 1, form=other)
-            return check_guide(tokenizer, guide)
-        except InvalidRequest as error:
-            raise InvalidField(f"{param}: {error}", param) from error
 
 
 def tool_use(
@@ -119,4 +79,4 @@ def _names(tools: Sequence[Tool]) -> set[str]:
 def _for_template(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tool with parameters in any case: templates read them unasked."""
     function = {name: value for name, value in tool["function"].items() if value is not None}
-    return {**tool, "function": {**function, "parameters": function.get("parameters", _NO_PARAMETERS)}}
+    return {**tool, "function": {**function, "parameters": function.get("parameters", NO_PARAMETERS)}}

@@ -9,8 +9,8 @@ from itertools import count
 
 from msgspec import UNSET
 
-from mlxd.daemon.api.openai_logprobs import TokenBytes, chat_logprobs
-from mlxd.daemon.api.openai_objects import (
+from mlxd.daemon.api.openai.logprobs import TokenBytes, chat_logprobs
+from mlxd.daemon.api.openai.objects import (
     AnswerMessage,
     Call,
     CallDelta,

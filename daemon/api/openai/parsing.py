@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from mlxd.daemon.api import openai_fields
+from mlxd.daemon.api.answer_options import SEED_MASK, AnswerOptions
 from mlxd.daemon.api.body import convert
-from mlxd.daemon.api.openai_guides import WantedGuide, wanted_guide
-from mlxd.daemon.api.openai_messages import template_messages
-from mlxd.daemon.api.openai_tools import ToolUse, tool_use
-from mlxd.daemon.api.openai_types import MAX_PROMPTS, ChatBody, CompletionBody, GenerationBody, StreamOptions
+from mlxd.daemon.api.chat_request import ChatRequest
+from mlxd.daemon.api.openai.bodies import MAX_PROMPTS, ChatBody, CompletionBody, GenerationBody, StreamOptions
+from mlxd.daemon.api.openai.fields import CHAT, COMPLETIONS
+from mlxd.daemon.api.openai.guides import wanted_guide
+from mlxd.daemon.api.openai.messages import template_messages
+from mlxd.daemon.api.openai.tools import tool_use
 from mlxd.daemon.api.refusals import InvalidField
+from mlxd.daemon.api.text_request import TextRequest
+from mlxd.daemon.api.tool_use import ToolUse
 from mlxd.daemon.settings import SamplingSettings
-
-SEED_MASK = 2**64 - 1
 
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 # Arguments of the template call itself; a request may only add variables.
@@ -44,49 +46,16 @@ _RESERVED_VARIABLES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerOptions:
-    """How an answer is made and sent; unset sampling values are left to the model's own.
-
-    `n` answers are made of each prompt. `logprobs` is how many of the likeliest tokens are reported beside each one,
-    None for no report.
-    """
-
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    stream: bool = False
-    include_usage: bool = False
-    n: int = 1
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    guide: WantedGuide | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A checked chat request: messages and variables for the model's template, and the tools that it is shown."""
-
-    model: str | None
-    messages: tuple[Mapping[str, Any], ...]
-    template: Mapping[str, Any]
-    options: AnswerOptions
-    tools: ToolUse = field(default_factory=ToolUse)
-    reasoning_effort: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A checked completion request: each prompt is text, or token ids. With `echo` answers begin with their prompt."""
+    """A checked completion request. With `echo` answers begin with their prompt."""
 
-    model: str | None
-    prompts: tuple[str | tuple[int, ...], ...]
-    options: AnswerOptions
+    text: TextRequest
     echo: bool = False
 
 
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     """Check the body of a chat call. Raises InvalidField and UnsupportedCapability."""
-    openai_fields.check_fields(body, ChatBody.__struct_fields__, openai_fields.CHAT)
+    CHAT.check(body)
     chat = convert(body, ChatBody)
     if chat.store:
         raise InvalidField("store is not supported here; leave it out or send false", "store")
@@ -95,12 +64,12 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     tools = tool_use(chat.tools, body.get("tools"), chat.tool_choice, parallel)
     _check_forms(tools, options)
     messages = template_messages(chat.messages)
-    return ChatRequest(chat.model, messages, _template(chat), options, tools, chat.reasoning_effort)
+    return ChatRequest(chat.model, messages, options, _template(chat), tools, chat.reasoning_effort)
 
 
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     """Check the body of a completion call. Raises InvalidField."""
-    openai_fields.check_fields(body, CompletionBody.__struct_fields__, openai_fields.COMPLETIONS)
+    COMPLETIONS.check(body)
     completion = convert(body, CompletionBody)
     options = _options(completion, completion.max_tokens, completion.logprobs)
     prompts = _prompts(completion.prompt)
@@ -111,7 +80,7 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
         raise InvalidField("echo: a prompt has no logprobs here; leave out echo or logprobs", "echo")
     if echo and not all(isinstance(prompt, str) for prompt in prompts):
         raise InvalidField("echo needs prompts that are text; leave it out with token ids", "echo")
-    return CompletionRequest(completion.model, prompts, options, echo)
+    return CompletionRequest(TextRequest(completion.model, prompts, options), echo)
 
 
 def _template(chat: ChatBody) -> Mapping[str, Any]:

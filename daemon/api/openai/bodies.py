@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from mlxd.daemon.api.openai_guides import Choices, GuideText, ResponseFormat, Schema, StructuredOutputs
-from mlxd.daemon.api.openai_messages import Messages
-from mlxd.daemon.api.openai_tools import Tool, ToolChoice
+from mlxd.daemon.api.openai.guides import Choices, GuideText, ResponseFormat, Schema, StructuredOutputs
+from mlxd.daemon.api.openai.messages import Messages
+from mlxd.daemon.api.openai.tools import Tool, ToolChoice
+from mlxd.daemon.api.tool_use import MAX_TOOLS
 
 MAX_COUNT = 2**53
 MAX_STOPS = 16
@@ -18,7 +19,6 @@ MAX_REPETITION_PENALTY = 10.0
 MAX_N = 16
 MAX_PROMPTS = 128
 MAX_LOGPROBS = 20
-MAX_TOOLS = 512
 
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Stop = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]

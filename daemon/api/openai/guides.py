@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
-import msgspec
 from msgspec import Meta, Struct
 
 from mlxd.daemon.api.body import decode_object
 from mlxd.daemon.api.refusals import InvalidField
-from mlxd.engines.errors import InvalidRequest
-from mlxd.engines.guidance import MAX_GUIDE_CHARS, check_guide
-from mlxd.engines.tokenizer import Tokenizer
+from mlxd.daemon.api.wanted_guide import ANY_OBJECT, WantedGuide, check_size, schema_guide
 from mlxd.engines.types import Guide, GuideKind
 
 MAX_CHOICES = 1024
 MAX_SCHEMA_NAME = 64
-
-ANY_OBJECT = Guide(GuideKind.JSON_SCHEMA, '{"type":"object"}')
 
 _NO_WORD = re.compile(r"[^A-Za-z0-9_]")
 
@@ -82,21 +76,6 @@ class GuidedBody(Protocol):
     def structured_outputs(self) -> StructuredOutputs | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class WantedGuide:
-    """A guide and the field that asked for it."""
-
-    guide: Guide
-    param: str
-
-    def check(self, tokenizer: Tokenizer) -> Guide:
-        """The guide, once it is known to compile; takes a while, so not for the event loop. Raises InvalidField."""
-        try:
-            return check_guide(tokenizer, self.guide)
-        except InvalidRequest as error:
-            raise InvalidField(f"{self.param}: {error}", self.param) from error
-
-
 def wanted_guide(body: GuidedBody) -> WantedGuide | None:
     """The form that a request asks for. Raises InvalidField, also when it asks for two."""
     wanted = list(_wanted(body))
@@ -104,7 +83,7 @@ def wanted_guide(body: GuidedBody) -> WantedGuide | None:
         first, second = wanted[0].param, wanted[1].param
         raise InvalidField(f"{second} cannot be combined with {first}; send one of them", second)
     for each in wanted:
-        _check_size(len(each.guide.text), each.param)
+        check_size(len(each.guide.text), each.param)
     return wanted[0] if wanted else None
 
 
@@ -113,7 +92,7 @@ def _wanted(body: GuidedBody) -> Iterator[WantedGuide]:
         case ObjectFormat():
             yield WantedGuide(ANY_OBJECT, "response_format")
         case SchemaFormat(named):
-            yield WantedGuide(_schema(named.schema, "response_format"), "response_format")
+            yield schema_guide(named.schema, "response_format")
     yield from _named("guided_", body.guided_json, body.guided_regex, body.guided_grammar, body.guided_choice)
     outputs = body.structured_outputs
     if outputs is None:
@@ -127,7 +106,7 @@ def _named(
     prefix: str, schema: Schema | None, regex: str | None, grammar: str | None, choices: Sequence[str] | None
 ) -> Iterator[WantedGuide]:
     if schema is not None:
-        yield WantedGuide(_schema(schema, f"{prefix}json"), f"{prefix}json")
+        yield schema_guide(_schema(schema, f"{prefix}json"), f"{prefix}json")
     if regex is not None:
         yield WantedGuide(Guide(GuideKind.REGEX, regex), f"{prefix}regex")
     if grammar is not None:
@@ -136,21 +115,16 @@ def _named(
         yield WantedGuide(Guide(GuideKind.REGEX, _one_of(choices, f"{prefix}choice")), f"{prefix}choice")
 
 
-def _schema(schema: Schema, param: str) -> Guide:
-    if isinstance(schema, str):
-        _check_size(len(schema), param)
-        try:
-            schema = decode_object(schema.encode())
-        except InvalidField:
-            raise InvalidField(f"{param}: expected a JSON Schema, as an object or as JSON text", param) from None
-    return Guide(GuideKind.JSON_SCHEMA, msgspec.json.encode(schema).decode())
+def _schema(schema: Schema, param: str) -> dict[str, Any]:
+    if not isinstance(schema, str):
+        return schema
+    check_size(len(schema), param)
+    try:
+        return decode_object(schema.encode())
+    except InvalidField:
+        raise InvalidField(f"{param}: expected a JSON Schema, as an object or as JSON text", param) from None
 
 
 def _one_of(choices: Sequence[str], param: str) -> str:
-    _check_size(sum(map(len, choices)), param)
+    check_size(sum(map(len, choices)), param)
     return "|".join(_NO_WORD.sub(lambda match: f"\\x{{{ord(match[0]):x}}}", choice) for choice in choices)
-
-
-def _check_size(length: int, param: str) -> None:
-    if length > MAX_GUIDE_CHARS:
-        raise InvalidField(f"{param}: at most {MAX_GUIDE_CHARS} characters are taken", param)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
+
+from mlxd.daemon.api.vendor import Vendor
 
 
 class CachedTokens(Struct, frozen=True):
@@ -20,17 +23,6 @@ class UsageObject(Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
-
-
-class Vendor(Struct, frozen=True):
-    """How the answer came about; seconds, and tokens per second. `ttft_s` counts from the request's arrival."""
-
-    queue_s: float
-    load_s: float
-    prefill_s: float | None
-    ttft_s: float | None
-    decode_tps: float | None
-    cancelled: bool
 
 
 class TopEntry(Struct, frozen=True):
@@ -143,7 +135,10 @@ class TextChoice(Struct, frozen=True):
     finish_reason: str | None = None
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+Choice = TypeVar("Choice", bound=Struct)
+
+
+class Answer(Struct, Generic[Choice], frozen=True, kw_only=True):
     """The envelope around every answer and every chunk."""
 
     id: str
@@ -151,9 +146,14 @@ class Answer(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     system_fingerprint: str
-    choices: Sequence[ChunkChoice | ChatChoice | TextChoice]
+    choices: Sequence[Choice]
     usage: UsageObject | UnsetType | None = UNSET
     mlxd: Vendor | UnsetType = UNSET
+
+
+ChatAnswer = Answer[ChatChoice]
+ChatChunk = Answer[ChunkChoice]
+TextAnswer = Answer[TextChoice]
 
 
 class ModelObject(Struct, frozen=True, kw_only=True):
@@ -171,3 +171,10 @@ class ModelObject(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...]
     object: str = "model"
     owned_by: str = "mlxd"
+
+
+class ModelList(Struct, frozen=True):
+    """Every name."""
+
+    data: list[ModelObject]
+    object: str = "list"

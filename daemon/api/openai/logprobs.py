@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 
-from mlxd.daemon.api.openai_objects import ChatLogprobs, TextLogprobs, TokenEntry, TopEntry
+from mlxd.daemon.api.openai.objects import ChatLogprobs, TextLogprobs, TokenEntry, TopEntry
 from mlxd.engines.types import TokenLogprobs
 
 # What stands for minus infinity, which JSON cannot carry.

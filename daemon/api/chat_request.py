@@ -1,0 +1,77 @@
+"""A chat as every facade hands it on, and the job that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from mlxd.daemon.api.answer_options import AnswerOptions
+from mlxd.daemon.api.caller import key_of
+from mlxd.daemon.api.inference import Job, Prepared, max_wait_of, resolve_model
+from mlxd.daemon.api.middleware import request_id_of
+from mlxd.daemon.api.prompt_length import LONG_TEXT, refuse_too_long
+from mlxd.daemon.api.reasoning_effort import effort_variables
+from mlxd.daemon.api.services import services_of
+from mlxd.daemon.api.tool_use import ToolUse
+from mlxd.daemon.catalog import preset_for
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import ChatFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A checked chat: messages and variables for the model's template, and the tools that it is shown.
+
+    Messages are in OpenAI's form, which templates read, with calls' arguments as objects. `effort` is how much the
+    model is to think, in the words of `reasoning_effort`; `effort_param` is the field that says so,
+    `param` the one that holds the messages.
+    """
+
+    model: str | None
+    messages: tuple[Mapping[str, Any], ...]
+    options: AnswerOptions
+    template: Mapping[str, Any] = field(default_factory=dict)
+    tools: ToolUse = field(default_factory=ToolUse)
+    effort: str | None = None
+    effort_param: str = "reasoning_effort"
+    param: str = "messages"
+
+
+def chat_job(request: web.Request, chat: ChatRequest, api: str) -> Job:
+    """What answers a chat; `api` is the facade's name in metrics and lists.
+
+    Raises InvalidField, Forbidden, UnknownModel and AmbiguousModel.
+    """
+    settings = services_of(request).settings
+    resolved = resolve_model(request, chat.model)
+    preset = preset_for(settings, resolved.model, resolved.preset)
+    defaults = preset.template if preset is not None else {}
+
+    def prepare(tokenizer: Tokenizer, context_length: int) -> Prepared:
+        chat.tools.check(tokenizer)
+        effort = effort_variables(tokenizer, chat.effort, chat.effort_param)
+        prompt = _tokens(chat, {**defaults, **effort, **chat.template}, tokenizer, context_length)
+        return Prepared([prompt], chat.tools.guide(tokenizer, chat.options.guide))
+
+    return Job(
+        id=request_id_of(request),
+        api=api,
+        resolved=resolved,
+        options=chat.options,
+        prepare=prepare,
+        prompt_param=chat.param,
+        chat=ChatFormat(chat.tools.tools, chat.tools.max_calls),
+        max_wait=max_wait_of(request),
+        key=key_of(request),
+    )
+
+
+def _tokens(chat: ChatRequest, template: Mapping[str, Any], tokenizer: Tokenizer, context_length: int) -> list[int]:
+    tools = chat.tools.tools or None
+    if len(msgspec.json.encode((chat.messages, template, tools))) > LONG_TEXT:
+        refuse_too_long(tokenizer, tokenizer.render_chat(chat.messages, template, tools), context_length)
+    return tokenizer.encode_chat(chat.messages, template, tools)

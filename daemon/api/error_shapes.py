@@ -1,0 +1,48 @@
+"""Which shape errors have where: each facade has its own below its paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from mlxd.daemon.api.errors import ErrorAnswer, explain
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorShape:
+    """How the calls below `prefix` say what went wrong: `body` makes JSON of an answer and a request id."""
+
+    prefix: str
+    body: Callable[[ErrorAnswer, str], bytes]
+
+
+def openai_body(answer: ErrorAnswer, _: str) -> bytes:
+    """The shape that holds where no facade has its own."""
+    return answer.envelope()
+
+
+SHAPES = web.AppKey("error_shapes", tuple[ErrorShape, ...])
+DEFAULT = ErrorShape("", openai_body)
+
+
+def shape_of(request: web.Request) -> ErrorShape:
+    """The shape for the path of a request."""
+    found = (shape for shape in request.app[SHAPES] if _is_below(request.path, shape.prefix))
+    return next(found, DEFAULT)
+
+
+def to_response(error: Exception, request_id: str, shape: ErrorShape = DEFAULT) -> web.Response:
+    """The answer to a request that failed before its first byte; what it was is logged."""
+    answer = explain(error, request_id)
+    return web.Response(
+        status=answer.status,
+        body=shape.body(answer, request_id),
+        content_type="application/json",
+        headers=answer.headers,
+    )
+
+
+def _is_below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")

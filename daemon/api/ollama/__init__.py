@@ -1,0 +1,1 @@
+"""The Ollama API: chat, generate, embed, and what is there."""

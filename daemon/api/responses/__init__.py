@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, with a bounded store."""

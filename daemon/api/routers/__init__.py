@@ -1,0 +1,1 @@
+"""What other model routers answer: llama.cpp and LM Studio."""

@@ -1,0 +1,59 @@
+"""What a part of the API says of each of its calls: the handler, who may call it, and the shapes that go in and out."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Scope(enum.StrEnum):
+    """What an API key may do."""
+
+    INFER = "infer"
+    READ = "read"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One call. `scope` None is open to everybody.
+
+    `body`, `answer` and `event` (one of a stream's) are types that msgspec makes a JSON Schema of; `example` is a body
+    that is taken. `query` has the parameters of the query with what they mean.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    scope: Scope | None
+    body: Any = None
+    answer: Any = None
+    event: Any = None
+    example: Mapping[str, Any] | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
+    allow_head: bool = True
+
+    def definition(self) -> web.RouteDef:
+        """The route for aiohttp; what is read may be asked for its head alone."""
+        if self.method == "GET":
+            return web.get(self.path, self.handler, allow_head=self.allow_head)
+        return web.route(self.method, self.path, self.handler)
+
+
+Routes = Mapping[tuple[str, str], Route]
+ROUTES = web.AppKey("routes", dict[tuple[str, str], Route])
+
+
+def route_of(request: web.Request) -> Route | None:
+    """The call that a request is; None where there is nothing at its path."""
+    resource = request.match_info.route.resource
+    if resource is None:
+        return None
+    method = "GET" if request.method == "HEAD" else request.method
+    return request.app[ROUTES].get((method, resource.canonical))
