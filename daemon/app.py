@@ -19,9 +19,11 @@ from mlxd.daemon.api.feed_source import FeedSource
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.catalog import build_catalog
+from mlxd.daemon.config import check_bind
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.engine_factory import EngineMaker, load_need
 from mlxd.daemon.engine_memory import LoadReserve, MostForPrompts, memory_share
+from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
 from mlxd.daemon.log import adopt_library_loggers
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
@@ -74,6 +76,8 @@ class Daemon:
         self._books = MemoryBooks(self.guard)
         self._share = memory_share(self.guard)
         self._metrics = Metrics()
+        self._keys = KeyRing.read(settings.auth.keys_file)
+        check_bind(settings, has_keys=not self._keys.is_open)
         self.live = Live(settings, build_catalog(settings, hf_cache))
         maker = self._engine_maker(settings)
         self.registry = self._registry(settings, maker)
@@ -128,6 +132,7 @@ class Daemon:
             running=RunningRequests(),
             guard=self.guard,
             books=self._books,
+            keys=self._keys,
             metrics=self._metrics,
         )
         self._metrics.observe(self.registry.models, self.guard, self._books)
@@ -165,6 +170,7 @@ class Daemon:
         self._own(watch, "memory.watch")
         self._own(self._warm_up(), "warm_up")
         self._own(self.reloader.serve_requests(), "reload")
+        self._own(self._keys.run(), "keys.watch")
         self._own(self.watch.run(), "models.watch")
 
     async def close(self) -> bool:

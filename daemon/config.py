@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli
 from msgspec import structs
 
 from mlxd.daemon.config_env import Given, environment_values, flag_values
-from mlxd.daemon.config_errors import ConfigError, KeyPath, Problem, Report, shown
-from mlxd.daemon.config_file import read_text
+from mlxd.daemon.config_errors import ConfigError, Problem, Report, shown
+from mlxd.daemon.config_file import parse, read_text
 from mlxd.daemon.config_hosts import is_loopback
-from mlxd.daemon.config_lines import MAX_DEPTH, key_lines
 from mlxd.daemon.config_rules import Base, Unexpected, absolute
 from mlxd.daemon.config_schema import SECTIONS, dotted_keys
 from mlxd.daemon.config_show import describe, leaves, to_public
@@ -39,7 +37,7 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str], path: P
     origins = dict.fromkeys(dotted_keys(), "default")
     report, models = Report(None), list[dict[str, Any]]()
     if found:
-        document, lines = _parse(found, text)
+        document, lines = parse(found, text)
         report = Report(str(found), lines)
         models = _read_document(document, TableReader(report, Base(here.home, found.parent)), values, report)
         origins |= _file_origins(document)
@@ -77,7 +75,7 @@ def check_bind(settings: Settings, has_keys: bool) -> None:
         return
     message = (
         f'other machines can reach "{host}", but {settings.auth.keys_file} has no API key that they would '
-        "need; listen on 127.0.0.1"
+        "need; make one with `mlxd key add`, or listen on 127.0.0.1"
     )
     raise ConfigError(Problem(message, "server.host"))
 
@@ -113,19 +111,6 @@ def _named(written: str, by: str, here: Base) -> Path:
         return absolute(written, here)
     except Unexpected as error:
         raise ConfigError(Problem(f"{error}, got {shown(written)}", by)) from None
-
-
-def _parse(path: Path, text: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    try:
-        return tomli.loads(text), key_lines(text)
-    except tomli.TOMLDecodeError as error:
-        raise ConfigError(Problem(f"not TOML: {error.msg}", source=str(path), line=error.lineno)) from error
-    except RecursionError as error:
-        raise ConfigError(
-            Problem(f"expected at most {MAX_DEPTH} levels of tables and arrays", source=str(path))
-        ) from error
-    except ValueError as error:
-        raise ConfigError(Problem(f"expected shorter numbers: {error}", source=str(path))) from error
 
 
 def _read_document(

@@ -7,9 +7,12 @@ import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from mlxd.daemon.config_errors import ConfigError, Problem
+import tomli
+
+from mlxd.daemon.config_errors import ConfigError, KeyPath, Problem
+from mlxd.daemon.config_lines import MAX_DEPTH, key_lines
 
 MAX_BYTES = 2**20
 """The largest configuration file."""
@@ -18,10 +21,15 @@ MAX_BYTES = 2**20
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
-def read_text(path: Path) -> str | None:
-    """The text of a file, None when there is none. Never waits for a writer. Raises ConfigError."""
+def read_text(path: Path, *, private: bool = False) -> str | None:
+    """The text of a file, None when there is none. Never waits for a writer.
+
+    Raises ConfigError, for a `private` file also where others than its owner may read or change it.
+    """
     try:
         with _open(path) as stream:
+            if private:
+                _check_private(path, os.fstat(stream.fileno()))
             content = stream.read(MAX_BYTES + 1)
             size = max(len(content), os.fstat(stream.fileno()).st_size)
     except (FileNotFoundError, NotADirectoryError):
@@ -50,5 +58,27 @@ def _open(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise ConfigError(Problem("expected a file of your own or of root", source=str(path)))
+    if status.st_mode & 0o077:
+        message = f"others may read or change it (mode {stat.S_IMODE(status.st_mode):04o}); chmod go-rwx it"
+        raise ConfigError(Problem(message, source=str(path)))
+
+
 def _irregular(path: Path) -> ConfigError:
     return ConfigError(Problem("expected a regular file", source=str(path)))
+
+
+def parse(path: Path, text: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The values in a TOML text, and the line of every key. Raises ConfigError."""
+    try:
+        return tomli.loads(text), key_lines(text)
+    except tomli.TOMLDecodeError as error:
+        raise ConfigError(Problem(f"not TOML: {error.msg}", source=str(path), line=error.lineno)) from error
+    except RecursionError as error:
+        raise ConfigError(
+            Problem(f"expected at most {MAX_DEPTH} levels of tables and arrays", source=str(path))
+        ) from error
+    except ValueError as error:
+        raise ConfigError(Problem(f"expected shorter numbers: {error}", source=str(path))) from error

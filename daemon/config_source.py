@@ -10,6 +10,7 @@ from pathlib import Path
 from mlxd.daemon.blas import SystemBlas, plan_blas
 from mlxd.daemon.config import check_bind, load_config, located
 from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.keys_file import read_keys
 from mlxd.daemon.settings import LoadedConfig, Settings
 from mlxd.daemon.unavailable import refuse_unavailable
 
@@ -51,7 +52,7 @@ class ConfigSource:
 def check_settings(settings: Settings) -> None:
     """Refuse what this version cannot follow, whatever libraries, folders and memory there are. Raises ConfigError."""
     refuse_unavailable(settings)
-    check_bind(settings, has_keys=False)
+    check_bind(settings, has_keys=bool(read_keys(settings.auth.keys_file)))
 
 
 def check_start(settings: Settings, environ: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from mlxd.daemon.api.server import make_runner
+from mlxd.daemon.api.server import backlog, make_runner
 from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.settings import ServerSettings
 
@@ -32,7 +32,7 @@ async def listening(application: web.Application, server: ServerSettings, flush_
     async with AsyncExitStack() as held:
         held.push_async_callback(runner.cleanup)
         with _tcp_trouble(server):
-            await web.TCPSite(runner, server.host, server.port).start()
+            await web.TCPSite(runner, server.host, server.port, backlog=backlog()).start()
         address = _address(runner, server.host)
         if server.unix_socket is not None:
             await held.enter_async_context(_unix_site(runner, server.unix_socket))
@@ -44,7 +44,7 @@ async def _unix_site(runner: web.AppRunner, path: Path) -> AsyncIterator[None]:
     """Listen on a Unix socket; its file goes at the end, unless another daemon's has taken its place."""
     _check_free(path)
     try:
-        await web.UnixSite(runner, str(path)).start()
+        await web.UnixSite(runner, str(path), backlog=backlog()).start()
         made = _inode(path)
     except OSError as error:
         raise _cannot(path, error.strerror or str(error)) from error

@@ -70,7 +70,13 @@ async def _serve(settings: Settings, source: ConfigSource) -> int:
     async with listening(daemon.application(), settings.server, FLUSH_TIMEOUT) as address:
         daemon.start()
         say(f"mlxd ready on {address}", sys.stdout)
-        log.info("daemon.ready", address=address, models=len(daemon.live.catalog.specs), pid=os.getpid())
+        log.info(
+            "daemon.ready",
+            address=address,
+            models=len(daemon.live.catalog.specs),
+            pid=os.getpid(),
+            asks_for_keys=not daemon.services.keys.is_open,
+        )
         await stop.wait()
         log.info("daemon.stopping", drain_timeout_s=settings.server.drain_timeout)
         clean = await daemon.close()

@@ -14,9 +14,6 @@ def refuse_unavailable(settings: Settings) -> None:
     if any(engine.prefix_cache == "off" != engine.prefix_cache_disk for engine in _engines(settings)):
         message = 'needs prefix_cache, which is "off": nothing is kept that could be written; turn both on or both off'
         problems.append(Problem(message, "engine.prefix_cache_disk"))
-    if settings.auth.keys_file.exists():
-        message = f"{settings.auth.keys_file} exists, but this version cannot check API keys; move it away"
-        problems.append(Problem(message, "auth.keys_file"))
     if problems:
         raise ConfigError(*problems)
 

@@ -19,6 +19,8 @@ from mlxd.engines.types import EngineConfig, LoadProgress, ModelInfo
 
 # Bytes evaluated between two looks at the cancel flag.
 PIECE_BYTES = 64 * 2**20
+# Said outright: where nothing is said, transformers asks on the terminal whether to run a model's own Python code.
+_NO_CODE = {"trust_remote_code": False}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +38,15 @@ def load_text_model(
 ) -> LoadedText:
     """Load and evaluate a model, its adapter and its draft, and the tokenizer. Raises LoadError with the reason."""
     path = config.path
-    model, description = _build(path)
+    model, description = build_model(path)
     if config.adapter is not None:
         _adapt(model, config.adapter)
-    draft, draft_description = _build(config.draft) if config.draft is not None else (None, {})
+    draft, draft_description = build_model(config.draft) if config.draft is not None else (None, {})
     # Layers draw first weights that those of the files replace. Their draws are a chain of keys that would never be
     # evaluated, and grow with each load.
     mx.eval(mx.random.state)
     models = [one for one in (model, draft) if one is not None]
-    total = _evaluate_all(models, path, progress, cancelled)
+    total = evaluate_all(models, path, progress, cancelled)
     tokenizer = _tokenizer(path, description)
     vocab_size = _vocab_size(description, model)
     if config.draft is not None:
@@ -80,10 +82,10 @@ class DraftModel:
         return mx.pad(logits, [(0, 0), (0, 0), (0, missing)], constant_values=-float("inf"))
 
 
-def _evaluate_all(
+def evaluate_all(
     models: list[Any], path: Path, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
 ) -> int:
-    """Read all weights, piece by piece; their bytes."""
+    """Read all weights, piece by piece; their bytes. Raises LoadError."""
     parameters = [array for model in models for _, array in tree_flatten(model.parameters())]
     total: int = sum(array.nbytes for array in parameters)
     done = 0
@@ -114,13 +116,17 @@ def _check_draft(tokenizer: Tokenizer, draft: Tokenizer, config: EngineConfig) -
         raise LoadError(LoadFailure.UNSUPPORTED, message)
 
 
-def _build(path: Path) -> tuple[Any, dict[str, Any]]:
+def build_model(path: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """A model whose weights are not read yet, and its config.json; `options` are those of mlx-lm's load_model.
+
+    Raises LoadError.
+    """
     if not path.is_dir():
         raise LoadError(LoadFailure.NOT_FOUND, f"there is no model folder {path}")
     _check_config(path)
     # Lazy: the files' headers are read here, their bytes by the evaluation of each piece.
     try:
-        model, config = load_model(path, lazy=True)
+        model, config = load_model(path, lazy=True, **options)
     except (FileNotFoundError, KeyError, TypeError, RuntimeError, UnicodeDecodeError) as error:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: {_describe(error)}") from error
     except ValueError as error:
@@ -137,6 +143,9 @@ def _check_config(path: Path) -> None:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json: {_describe(error)}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json has no model_type")
+    if config.get("model_file") is not None:
+        message = f"{path.name}: config.json names Python code of the model's own (model_file), which is never run"
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
 
 
 def _pieces(arrays: list[mx.array]) -> Iterator[list[mx.array]]:
@@ -166,8 +175,13 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def _tokenizer(path: Path, config: dict[str, Any]) -> Tokenizer:
+    return Tokenizer(read_tokenizer(path, config))
+
+
+def read_tokenizer(path: Path, config: dict[str, Any]) -> Any:
+    """mlx-lm's TokenizerWrapper of a folder. Raises LoadError."""
     try:
-        return Tokenizer(load_tokenizer(path, eos_token_ids=config.get("eos_token_id")))
+        return load_tokenizer(path, _NO_CODE, eos_token_ids=config.get("eos_token_id"))
     # transformers raises whatever its parsers do; all of it means that the files are not usable.
     except Exception as error:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: tokenizer: {_describe(error)}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +21,10 @@ MAX_DEPTH = 64
 MAX_CONTAINERS = 500_000
 # Seconds for which a client may send nothing in the middle of its body.
 BODY_STALL = 60.0
+# Bytes in a second that a body comes with at least, taken over all of it, once so many seconds have passed: a client
+# that sends a byte now and then must not hold a request for ever.
+LEAST_RATE = 1000
+RATE_GRACE = 60.0
 BOM = b"\xef\xbb\xbf"
 
 _JSON_TYPE = re.compile(r"(application|text)/(json|[a-z0-9.!#$&^_-]+\+json)")
@@ -27,8 +32,8 @@ _PLACED = re.compile(r"(?P<text>.*) - at `(?:key` in `)?\$\.?(?P<path>[^`]*)`", 
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _SHOWN = 300
-# Bytes of JSON that decode in a moment; more is decoded beside the event loop.
-_QUICK = 1_000_000
+# Bytes of JSON that are read and checked in a moment, whatever they hold; more is read beside the event loop.
+_QUICK = 65_536
 # zlib's word for the largest window, and gzip and zlib headers told apart by themselves
 _ANY_HEADER = zlib.MAX_WBITS | 32
 
@@ -38,15 +43,30 @@ async def read_object(request: web.Request, *, optional: bool = False) -> dict[s
 
     Raises UnsupportedMediaType, BodyTooLarge and InvalidField.
     """
-    limit = services_of(request).settings.server.max_body
+    return await read_as(request, lambda body: body, optional=optional)
+
+
+async def read_as(request: web.Request, parse: Callable[[dict[str, Any]], T], *, optional: bool = False) -> T:
+    """What `parse` makes of the JSON object in the body, on a thread if that may take a while.
+
+    Raises what `read_object` and `parse` raise.
+    """
+    services = services_of(request)
+    limit = services.settings.server.max_body
     if (request.content_length or 0) > limit:
         raise _too_large(f"has {request.content_length} bytes, at most {limit} are taken")
     if request.body_exists:
         _check_type(request.headers.get("Content-Type"))
-    raw = unpack(await _received(request, limit), request.headers.get("Content-Encoding"), limit)
-    if optional and not raw.strip():
-        return {}
-    return decode_object(raw) if len(raw) <= _QUICK else await asyncio.to_thread(decode_object, raw)
+    raw, encoding = await received(request.content.readany, limit), request.headers.get("Content-Encoding")
+
+    def read() -> T:
+        data = unpack(raw, encoding, limit)
+        return parse({} if optional and not data.strip() else decode_object(data))
+
+    if encoding is None and len(raw) <= _QUICK:
+        return read()
+    async with services.bodies:
+        return await asyncio.to_thread(read)
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:
@@ -97,23 +117,26 @@ def convert(value: object, kind: type[T]) -> T:
         raise _refused(error) from None
 
 
-async def _received(request: web.Request, limit: int) -> bytes:
-    received = bytearray()
+async def received(read: Callable[[], Awaitable[bytes]], limit: int) -> bytes:
+    """All that `read` gives, of at most `limit` bytes, until it gives nothing. Raises BodyTooLarge and InvalidField."""
+    body = bytearray()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
     try:
-        while piece := await _piece(request):
-            received += piece
-            if len(received) > limit:
+        while True:
+            stalls, too_slow = loop.time() + BODY_STALL, started + RATE_GRACE + len(body) / LEAST_RATE
+            async with asyncio.timeout_at(min(stalls, too_slow)):
+                piece = await read()
+            if not piece:
+                return bytes(body)
+            body += piece
+            if len(body) > limit:
                 raise _too_large(f"has more than {limit} bytes")
     except web.RequestPayloadError as error:
         raise InvalidField(f"the body did not arrive as announced: {error}") from error
     except TimeoutError:
-        raise InvalidField(f"the body stopped: nothing came for {BODY_STALL:g} s") from None
-    return bytes(received)
-
-
-async def _piece(request: web.Request) -> bytes:
-    async with asyncio.timeout(BODY_STALL):
-        return await request.content.readany()
+        bounds = f"{BODY_STALL:g} s without a byte, or fewer than {LEAST_RATE} bytes/s over all of it"
+        raise InvalidField(f"the body comes too slowly: {bounds}") from None
 
 
 def _too_large(what: str) -> BodyTooLarge:

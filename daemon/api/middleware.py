@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 
 from mlxd.daemon.api.error_shapes import shape_of, to_response
+from mlxd.daemon.api.failed_attempts import ATTEMPTS
 from mlxd.daemon.api.origins import host_is_allowed, origin_is_allowed, origin_is_configured
 from mlxd.daemon.api.refusals import (
     ApiError,
@@ -20,6 +21,7 @@ from mlxd.daemon.api.refusals import (
     MethodNotAllowed,
     NotFound,
     OriginNotAllowed,
+    TurnedAway,
     UnsupportedMediaType,
 )
 from mlxd.daemon.api.routes import Handler
@@ -33,11 +35,14 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 EXPOSED = "X-Request-Id, Retry-After, X-Should-Retry, X-Mlxd-Ignored"
 METHODS = "GET, HEAD, POST, PATCH, DELETE"
 PREFLIGHT_SECONDS = "600"
+SHOWN = 200
+"""Characters of a header that a refusal repeats."""
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9_-]+(?: ?, ?[A-Za-z0-9_-]+)*")
 _ID = web.RequestKey("request_id", str)
 _IGNORED = web.RequestKey("ignored", list[str])
+_TURNED_AWAY = web.RequestKey("turned_away", bool)
 
 
 def request_id_of(request: web.BaseRequest) -> str:
@@ -60,7 +65,7 @@ async def name_requests(request: web.Request, handler: Handler) -> web.StreamRes
     started = time.monotonic()
     with structlog.contextvars.bound_contextvars(request_id=request_id_of(request)):
         response = await handler(request)
-        note = log.debug if request.method in READING else log.info
+        note = log.debug if request.method in READING or _TURNED_AWAY in request else log.info
         seconds = round(time.monotonic() - started, 3)
         note("http.request", method=request.method, path=request.path, status=response.status, seconds=seconds)
         return response
@@ -75,6 +80,10 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if error.status < 400:  # noqa: PLR2004 - redirects are answers
             raise
         return to_response(_refusal(error), request_id_of(request), shape_of(request))
+    except TurnedAway as error:
+        request[_TURNED_AWAY] = True
+        request.app[ATTEMPTS].note(request.remote, error)
+        return to_response(error, request_id_of(request), shape_of(request))
     # The edge of the daemon: what the table does not know is a bug, logged with its traceback and answered as 500.
     except Exception as error:  # noqa: BLE001
         return to_response(error, request_id_of(request), shape_of(request))
@@ -91,7 +100,7 @@ async def check_sender(request: web.Request, handler: Handler) -> web.StreamResp
         return await handler(request)  # no browser gets here, and its Host header means nothing
     hosts = request.headers.getall("Host", [])
     if len(hosts) > 1 or (hosts and hosts[0] and not host_is_allowed(hosts[0], server)):
-        raise HostNotAllowed(f"host {', '.join(hosts)} is not served here; add it to server.allowed_hosts")
+        raise HostNotAllowed(f"host {', '.join(hosts)[:SHOWN]} is not served here; add it to server.allowed_hosts")
     origin = request.headers.get("Origin")
     if origin is None:
         return await handler(request)
@@ -131,7 +140,7 @@ def _preflight(request: web.Request) -> web.Response:
 
 
 def _foreign(origin: str) -> OriginNotAllowed:
-    return OriginNotAllowed(f"pages of {origin} may not use this daemon; add the origin to server.cors_origins")
+    return OriginNotAllowed(f"pages of {origin[:SHOWN]} may not use this daemon; add the origin to server.cors_origins")
 
 
 def _is_unix(request: web.Request) -> bool:

@@ -19,6 +19,8 @@ from mlxd.daemon.cli.failures import CommandFailed
 from mlxd.daemon.cli.views import MemoryView
 from mlxd.daemon.config import check_bind, located
 from mlxd.daemon.config_errors import ConfigError
+from mlxd.daemon.config_hosts import is_loopback
+from mlxd.daemon.keys_file import read_keys
 from mlxd.daemon.settings import LoadedConfig, ServerSettings
 
 GROUP = Group("address")
@@ -98,13 +100,19 @@ async def _running(url: str) -> Running | None:
 
 
 def _bind_rule(loaded: LoadedConfig) -> Check:
+    host = loaded.settings.server.host
     try:
-        check_bind(loaded.settings, has_keys=False)
+        has_keys = bool(read_keys(loaded.settings.auth.keys_file))
+    except ConfigError:  # the configuration's own checks tell of it
+        has_keys = False
+    try:
+        check_bind(loaded.settings, has_keys)
     except ConfigError as error:
         [problem] = located(error, loaded).problems
         return config_problem(GROUP, "host", problem)
-    host = loaded.settings.server.host
-    return GROUP.ok("host", f"{host} is reached from this machine only", host=host)
+    who = "this machine only" if is_loopback(host) else "other machines"
+    asked = "with an API key" if has_keys else "without API keys"
+    return GROUP.ok("host", f"{host} is reached from {who}, {asked}", host=host, keys=has_keys)
 
 
 def _port(server: ServerSettings, place: Place) -> Check:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mlxd.daemon.cli.doctor_checks import Check, Group
 from mlxd.daemon.config import load_config, located
 from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.keys_file import read_keys
 from mlxd.daemon.settings import LoadedConfig
 from mlxd.daemon.unavailable import refuse_unavailable
 
@@ -35,6 +36,7 @@ def read_config(file: Path | None, environ: Mapping[str, str]) -> Configured:
         return Configured(None, (problem, _not_checked()))
     try:
         refuse_unavailable(loaded.settings)
+        read_keys(loaded.settings.auth.keys_file)
     except ConfigError as error:
         refused = located(error, loaded).problems
         return Configured(loaded, (_source(loaded), *(config_problem(GROUP, "values", problem) for problem in refused)))

@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Entry] = {
     "import": Entry("gguf_import", "import_model", "Turn a GGUF file into an MLX model folder."),
     "status": Entry("status", "status", "Show the daemon's health on one page."),
     "reload": Entry("reload", "reload", "Apply a changed configuration to the running daemon."),
+    "key": Entry("key", "key", "Make, list and remove API keys."),
     "doctor": Entry("doctor", "doctor", "Check machine, MLX, memory limits, configuration, address and models."),
     "config": Entry("configuration", "config", "Check or show the configuration."),
 }
@@ -82,6 +83,6 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Serve many MLX models behind one local address.
 
-    Commands other than serve, import, doctor and config talk to a running daemon: the one at --url, else at $MLXD_URL,
-    else where the configuration says. They send the key in $MLXD_API_KEY.
+    Commands other than serve, import, key, doctor and config talk to a running daemon: the one at --url, else at
+    $MLXD_URL, else where the configuration says. They send the key in $MLXD_API_KEY.
     """
