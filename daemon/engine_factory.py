@@ -10,13 +10,14 @@ from weakref import WeakSet
 from mlxd.daemon.live import Live
 from mlxd.daemon.settings import EngineSettings
 from mlxd.engines.core import EngineCore, PrefillEvictionCallback
+from mlxd.engines.embedding_engine import EmbeddingEngine
 from mlxd.engines.errors import EngineDead, MemoryRefusal
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.memory_share import MemoryShare
 from mlxd.engines.types import EngineConfig, EngineLimits
 from mlxd.memory.estimates import kv_bytes
 from mlxd.memory.guard import MemoryGuard
-from mlxd.registry.spec import ModelSpec
+from mlxd.registry.spec import ModelKind, ModelSpec
 
 # For a model whose files do not tell, in tokens.
 DEFAULT_CONTEXT = 4096
@@ -44,12 +45,13 @@ class EngineMaker:
     refused: Callable[[str], Callable[[MemoryRefusal], None]]
     freed: Callable[[str], Callable[[float], None]]
     step_lock: threading.Lock | None = None
-    _made: WeakSet[EngineCore] = field(default_factory=WeakSet)
+    _made: WeakSet[EngineCore | EmbeddingEngine] = field(default_factory=WeakSet)
 
-    def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore:
+    def __call__(self, spec: ModelSpec, on_dead: Callable[[EngineDead], None]) -> EngineCore | EmbeddingEngine:
         engine = self.live.settings.engine_for(spec.name)
         estimate = self.live.catalog.estimate(spec)
-        made = EngineCore(
+        kind = EmbeddingEngine if spec.kind is ModelKind.EMBEDDING else EngineCore
+        made = kind(
             EngineConfig(
                 name=spec.name,
                 path=spec.path,

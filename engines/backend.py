@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.embedding_types import EncoderInput
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.token_arrays import Prompt
 from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.transients import Transients
 from mlxd.engines.types import (
     DraftStats,
     EngineConfig,
@@ -197,6 +199,28 @@ class ModelRunner(Protocol):
         """Drop the batch and the model."""
 
 
+class EncoderRunner(Protocol):
+    """A loaded encoder. Every call happens on the engine's lane."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """With its `encoder`."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """An EncoderTokenizer."""
+
+    @property
+    def transients(self) -> Transients:
+        """What batches of this model take; it gets more exact while it runs."""
+
+    def run(self, inputs: Sequence[EncoderInput]) -> tuple[bytes | None, ...]:
+        """One padded batch: for each input its numbers as little-endian float32, None where they are not finite."""
+
+    def close(self) -> None:
+        """Drop the model."""
+
+
 class Backend(Protocol):
     """The MLX side of a lane. Every call happens on the lane's own thread."""
 
@@ -218,6 +242,15 @@ class Backend(Protocol):
 
         `cancelled` is asked between its pieces, and may take its time. `crowd` tells who else computes.
         """
+
+    def load_encoder(
+        self,
+        config: EngineConfig,
+        progress: Callable[[LoadProgress], None],
+        cancelled: Callable[[], bool],
+        crowd: Crowd,
+    ) -> EncoderRunner:
+        """As `load`, for a model that makes embeddings or scores."""
 
     def reclaim(self) -> None:
         """Give freed memory back to the system."""

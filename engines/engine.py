@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from mlxd.engines.embedding import Embedding
+from mlxd.engines.embedding_types import EmbeddingRequest
 from mlxd.engines.generation import Generation
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
@@ -19,7 +21,10 @@ from mlxd.engines.types import (
 
 
 class Engine(Protocol):
-    """One model, loaded or about to be; see EngineCore for what each method promises."""
+    """One model, loaded or about to be; see EngineBase for what each method promises.
+
+    Of `generate` and `embed` it can one, and raises WrongModelKind from the other.
+    """
 
     @property
     def config(self) -> EngineConfig: ...
@@ -35,6 +40,8 @@ class Engine(Protocol):
     def cancel_load(self) -> None: ...
 
     def generate(self, request: Request) -> Generation: ...
+
+    def embed(self, request: EmbeddingRequest) -> Embedding: ...
 
     def cancel(self, request_id: str) -> bool: ...
 

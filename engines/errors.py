@@ -4,6 +4,8 @@ EngineError
 ├── RequestError               one request ends, the engine goes on
 │   ├── InvalidRequest         the caller's fault
 │   │   ├── ContextLengthExceeded
+│   │   │   └── InputTooLong   one of several inputs
+│   │   ├── WrongModelKind     text of an embedding model, or the other way round
 │   │   └── GuideError         the answer cannot keep to its form any more
 │   ├── EngineQueueFull        try again later
 │   │   └── TokenizersBusy     before the engine, where prompts become tokens
@@ -22,6 +24,7 @@ EngineError
 from __future__ import annotations
 
 import enum
+from typing import Self
 
 
 class EngineError(Exception):
@@ -41,17 +44,43 @@ class InvalidRequest(RequestError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """Prompt and `max_tokens` do not fit in the context; all three counted in tokens."""
+    """Prompt and `max_tokens` do not fit in the context; all three counted in tokens.
+
+    Clients know this error, and cut their history, by the first words of its message.
+    """
 
     def __init__(self, prompt_tokens: int, max_tokens: int, context_length: int) -> None:
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more, but the context "
-            f"holds {context_length}; shorten the prompt or lower max_tokens",
+            f"this model's maximum context length is {context_length} tokens, but the prompt has {prompt_tokens} and "
+            f"max_tokens asks for {max_tokens} more; shorten the prompt or lower max_tokens",
             "messages",
         )
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
         self.context_length = context_length
+
+
+class InputTooLong(ContextLengthExceeded):
+    """The input of this number (from 0) has more tokens than the model takes; nothing is generated after it."""
+
+    def __init__(self, number: int, tokens: int, limit: int) -> None:
+        super().__init__(tokens, 0, limit)
+        self.number = number
+        self.at("input")
+
+    def at(self, param: str) -> Self:
+        """Name the field that holds the input; the error itself."""
+        tokens, limit = self.prompt_tokens, self.context_length
+        self.args = (f"{param}: it has {tokens} tokens, but the model takes at most {limit}; shorten it",)
+        self.param = param
+        return self
+
+
+class WrongModelKind(InvalidRequest):
+    """The model is of another kind than the request."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "model")
 
 
 class GuideError(InvalidRequest):

@@ -161,6 +161,9 @@ def _syntax(wrapper: Any) -> CallSyntax | None:
 def _parameters(function: Mapping[str, Any]) -> str:
     """The schema of a function's arguments, written with the spaces that models are trained on."""
     parameters = function.get("parameters") or {}
+    kind = parameters.get("type", "object")
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
+        raise InvalidRequest(f"the parameters of {function['name']!r}: arguments are an object, so is their type")
     try:
         text = json.dumps({"type": "object", **parameters})
         return json_schema(text, item_separator=", ", key_separator=": ")

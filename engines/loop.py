@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import queue
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from mlxd.engines.backend import Backend, ModelRunner
+from mlxd.engines.backend import Backend
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
 from mlxd.engines.memory_share import MemoryStake
@@ -28,17 +30,15 @@ from mlxd.engines.messages import (
     LoopEvent,
     MemoryChanged,
     Message,
-    Restored,
     Retune,
     RoomMade,
     Trim,
     Trimmed,
 )
-from mlxd.engines.prompt_price import PromptPrice
-from mlxd.engines.scheduler import Scheduler
 from mlxd.engines.step_result import StepResult
+from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.turns import Turns
-from mlxd.engines.types import EngineConfig, EngineStats, RequestStatus
+from mlxd.engines.types import EngineConfig, EngineLimits, EngineStats, LoadProgress, ModelInfo, RequestStatus
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -46,8 +46,62 @@ log = structlog.stdlib.get_logger(__name__)
 NOTE_INTERVAL = 0.1
 
 
-class EngineLoop:
-    """Runs on a lane from load to drop. `stats`, `statuses`, `price` and `load_cancelled` are for other threads too."""
+class LoadedRunner(Protocol):
+    """A loaded model of any kind; see ModelRunner."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def close(self) -> None: ...
+
+
+class LaneScheduler(Protocol):
+    """Decides what a model of any kind works at; see Scheduler."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    def add(self, request: Any, arrived: float) -> None: ...
+
+    def abort(self, request_id: str) -> bool: ...
+
+    def cancel(self, request_id: str) -> StepResult: ...
+
+    def abort_all(self, error: Exception) -> StepResult: ...
+
+    def settle(self) -> None: ...
+
+    def room_made(self, request_id: str) -> None: ...
+
+    def memory_changed(self) -> None: ...
+
+    def retune(self, limits: EngineLimits) -> None: ...
+
+    def trim_prefix_cache(self, max_bytes: int) -> None: ...
+
+    def statuses(self) -> tuple[RequestStatus, ...]: ...
+
+    def step(self) -> StepResult: ...
+
+
+R = TypeVar("R", bound=LoadedRunner)
+S = TypeVar("S", bound=LaneScheduler)
+
+
+class EngineLoop(ABC, Generic[R, S]):
+    """Runs on a lane from load to drop. `stats`, `statuses` and `load_cancelled` are for other threads too.
+
+    What differs between kinds of models is in the methods that are abstract here.
+    """
 
     def __init__(
         self,
@@ -77,7 +131,18 @@ class EngineLoop:
         self.load_cancelled = False
         self.stats = EngineStats()
         self.statuses: tuple[RequestStatus, ...] = ()
-        self.price = PromptPrice()
+
+    @abstractmethod
+    def _load(self, backend: Backend, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]) -> R:
+        """Load the model. Raises LoadError."""
+
+    @abstractmethod
+    def _scheduler(self, runner: R, backend: Backend) -> S:
+        """What decides over the model's steps."""
+
+    @abstractmethod
+    def _figures(self, scheduler: S) -> EngineStats:
+        """What the scheduler counts, but for the heartbeat."""
 
     def run(self, open_backend: Callable[[], Backend]) -> None:
         """The lane's job. Its last event is exactly one of LoadError and Closed, and it never raises."""
@@ -88,8 +153,7 @@ class EngineLoop:
             self._stretch_begun = self._clock()
             between = self._between_pieces if backend.shares_processor else lambda: self.load_cancelled
             with self._crowd.entered():
-                runner = backend.load(self._config, self._post, between, self._crowd)
-            self.price = runner.price
+                runner = self._load(backend, self._post, between)
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
         except Exception as error:  # noqa: BLE001
             failure = _load_error(error)
@@ -123,7 +187,7 @@ class EngineLoop:
             self._turns.end()
         self._busy_since = None
 
-    def _tidy(self, runner: ModelRunner | None, backend: Backend | None) -> None:
+    def _tidy(self, runner: R | None, backend: Backend | None) -> None:
         """Close and give back; a fault there must not keep the last event from those who wait for it."""
         try:
             if runner is not None:
@@ -138,16 +202,8 @@ class EngineLoop:
         busy_since = self._busy_since
         return 0.0 if busy_since is None else self._clock() - busy_since
 
-    def _serve(self, runner: ModelRunner, backend: Backend) -> None:
-        scheduler = Scheduler(
-            runner,
-            self._config,
-            memory=self._memory,
-            reclaim=backend.reclaim,
-            on_memory=lambda: self._inbox.put(MemoryChanged()),
-            on_restored=lambda request_id, prefix: self._inbox.put(Restored(request_id, prefix)),
-            clock=self._clock,
-        )
+    def _serve(self, runner: R, backend: Backend) -> None:
+        scheduler = self._scheduler(runner, backend)
         try:
             self._run(scheduler)
         # A fault outside a step is ours; the engine ends with it, the lane and the daemon go on.
@@ -158,7 +214,7 @@ class EngineLoop:
         self._memory.forget()
         self._rest()
 
-    def _run(self, scheduler: Scheduler) -> None:
+    def _run(self, scheduler: S) -> None:
         while True:
             closing = self._drain(scheduler)
             self._settle(scheduler)
@@ -173,7 +229,7 @@ class EngineLoop:
             if result.dead is not None:
                 return
 
-    def _drain(self, scheduler: Scheduler) -> Close | None:
+    def _drain(self, scheduler: S) -> Close | None:
         """Apply what came in; block while there is nothing to step."""
         while True:
             was_idle = not scheduler.has_work
@@ -199,7 +255,7 @@ class EngineLoop:
         except queue.Empty:
             return None
 
-    def _gather_burst(self, scheduler: Scheduler) -> Close | None:
+    def _gather_burst(self, scheduler: S) -> Close | None:
         # Rows that start together prefill and decode as one aligned batch.
         until = time.monotonic() + self._config.burst_window
         while (left := until - time.monotonic()) > 0:
@@ -212,7 +268,7 @@ class EngineLoop:
             self._apply(scheduler, message)
         return None
 
-    def _apply(self, scheduler: Scheduler, message: Message) -> None:
+    def _apply(self, scheduler: S, message: Message) -> None:
         match message:
             case Add(request, arrived):
                 scheduler.add(request, arrived)
@@ -223,8 +279,6 @@ class EngineLoop:
                 scheduler.room_made(request_id)
             case MemoryChanged():
                 scheduler.memory_changed()
-            case Restored(request_id, prefix):
-                scheduler.restored(request_id, prefix)
             case Retune(limits):
                 scheduler.retune(limits)
             case Trim(max_bytes):
@@ -234,7 +288,7 @@ class EngineLoop:
                 self._post(Trimmed())
         self._note(scheduler)
 
-    def _give_up(self, scheduler: Scheduler, message: Abort | Cancel | AbortAll) -> None:
+    def _give_up(self, scheduler: S, message: Abort | Cancel | AbortAll) -> None:
         match message:
             case Abort(request_id, at):
                 if scheduler.abort(request_id):
@@ -248,7 +302,7 @@ class EngineLoop:
                 self._publish(scheduler.abort_all(error))
                 scheduler.settle()
 
-    def _settle(self, scheduler: Scheduler) -> None:
+    def _settle(self, scheduler: S) -> None:
         """Free what was given up, all at once, and tell how long that took since it was."""
         if not self._given_up:
             return
@@ -263,7 +317,7 @@ class EngineLoop:
         if result:
             self._post(result)
 
-    def _note(self, scheduler: Scheduler, *, now: bool = False) -> None:
+    def _note(self, scheduler: S, *, now: bool = False) -> None:
         moment = self._clock()
         live = (scheduler.running, scheduler.waiting)
         if not now and live == self._noted_live and moment - self._noted_at < NOTE_INTERVAL:
@@ -271,20 +325,7 @@ class EngineLoop:
         self._noted_live, self._noted_at = live, moment
         # Replaced whole, so that readers on other threads never see half an update.
         self.statuses = scheduler.statuses()
-        self.price = scheduler.price
-        self.stats = EngineStats(
-            running=scheduler.running,
-            waiting=scheduler.waiting,
-            prompt_tokens=scheduler.prompt_tokens,
-            completion_tokens=scheduler.completion_tokens,
-            cached_tokens=scheduler.cached_tokens,
-            decode_tps=sum(status.decode_tps or 0.0 for status in self.statuses),
-            kv_bytes=scheduler.kv_bytes,
-            promised_bytes=scheduler.promised_bytes,
-            preempted=scheduler.preempted,
-            prefix_cache_bytes=scheduler.prefix_cache_bytes,
-            draft=scheduler.draft,
-        )
+        self.stats = self._figures(scheduler)
 
 
 def _load_error(error: Exception) -> LoadError:

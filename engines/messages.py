@@ -6,6 +6,7 @@ import queue
 from dataclasses import dataclass
 from typing import Any
 
+from mlxd.engines.embedding_types import EmbeddingRequest
 from mlxd.engines.errors import LoadError
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.tokenizer import Tokenizer
@@ -16,7 +17,7 @@ from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, Request
 class Add:
     """A new request; `arrived` is on the loop's clock."""
 
-    request: Request
+    request: Request | EmbeddingRequest
     arrived: float
 
 

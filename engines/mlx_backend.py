@@ -11,8 +11,10 @@ import mlx.core as mx
 import structlog
 
 from mlxd.engines.allocator import Allocator
-from mlxd.engines.backend import ModelRunner
+from mlxd.engines.backend import EncoderRunner, ModelRunner
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.embedding_runner import EmbeddingRunner
+from mlxd.engines.encoder_loader import load_encoder
 from mlxd.engines.first_look import first_look
 from mlxd.engines.loader import LoadedText, load_text_model
 from mlxd.engines.mlx_limits import apply_limits
@@ -78,6 +80,17 @@ class MlxBackend:
             if disk is not None:
                 disk.close(0)
             raise
+
+    def load_encoder(
+        self,
+        config: EngineConfig,
+        progress: Callable[[LoadProgress], None],
+        cancelled: Callable[[], bool],
+        crowd: Crowd,
+    ) -> EncoderRunner:
+        """Load a model that makes embeddings or scores. Raises LoadError."""
+        self._limit()
+        return EmbeddingRunner(load_encoder(config, progress, cancelled), config, PeakMeter(crowd))
 
     def _limit(self) -> None:
         """Each load sees to it: the first is early enough, and a changed ceiling is followed by the next."""

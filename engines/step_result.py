@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mlxd.engines.embedding_types import EmbeddingOutput, EmbeddingRequest
 from mlxd.engines.errors import EngineDead, RequestError, StepFailed
 from mlxd.engines.sequence import Sequence
 from mlxd.engines.types import PrefillEvictionRequest, Request, RequestOutput
 
-Delivery = tuple[Request, RequestOutput | Exception]
+Delivery = tuple[Request | EmbeddingRequest, RequestOutput | EmbeddingOutput | Exception]
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ def _answer_text(
         tokens,
         stop,
         edges,
-        state=tokenizer.answer_state(request.prompt),
+        state=tokenizer.answer_state(request.prompt, continues=request.continues_text),
         markers=tokenizer.tool_markers if CALL in edges else None,
         parser=tokenizer.call_parser if chat.tools else None,
         chat=chat,

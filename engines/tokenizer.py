@@ -147,14 +147,15 @@ class Tokenizer:
         transitions: Mapping[str, Sequence[tuple[str, str]]] = self._wrapper.response_transitions
         return transitions
 
-    def answer_state(self, prompt: Sequence[int]) -> str:
+    def answer_state(self, prompt: Sequence[int], *, continues: bool = False) -> str:
         """The state in which an answer to `prompt` begins: "reasoning" if the prompt ends with an open thought.
 
-        Only what the template wrote at the end counts, and not a marker in somebody's message.
+        Only what the template wrote at the end counts, and not a marker in somebody's message. What `continues` an
+        answer that is begun has its header behind it.
         """
         initial: str | None = self._wrapper.response_initial_state
         if initial is not None:
-            return initial
+            return "normal" if continues else initial
         return "reasoning" if self.thought_at_end(prompt) is Thought.OPEN else "normal"
 
     def thought_at_end(self, prompt: Sequence[int]) -> Thought | None:
@@ -175,14 +176,14 @@ class Tokenizer:
         """The bytes of a token's text, special tokens as they are written; b"" for an id that is no token."""
         return self._token_bytes(token)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a raw prompt, with the special tokens that the model starts with."""
-        return list(self._wrapper.encode(text, add_special_tokens=True))
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of a raw prompt; with `special` with the special tokens that the model starts with."""
+        return list(self._wrapper.encode(text, add_special_tokens=special))
 
     def encode_chat(
         self, messages: Messages, template: Mapping[str, Any] | None = None, tools: Tools | None = None
     ) -> list[int]:
-        """Token ids of a rendered chat, ready for the assistant's answer.
+        """Token ids of a rendered chat, ready for the assistant's answer unless `template` says otherwise.
 
         `template` holds extra variables for the chat template, `tools` OpenAI's tool objects. Raises InvalidRequest
         when the template refuses the messages (an unknown role, wrong order), the model has none, or it knows no tools.
@@ -204,12 +205,16 @@ class Tokenizer:
     def _render(self, messages: Messages, variables: Mapping[str, Any]) -> str:
         try:
             rendered = self._wrapper.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **variables
+                list(messages), tokenize=False, **{"add_generation_prompt": True, **variables}
             )
         # A template is a program that came with the model: what it raises on odd messages is open.
         except Exception as error:
-            raise InvalidRequest(f"the chat template refused the messages: {error}", "messages") from error
-        return str(rendered)
+            reason = str(error).partition("Final message to continue:")[0]  # the whole chat would follow
+            raise InvalidRequest(f"the chat template refused the messages: {reason}", "messages") from error
+        text = str(rendered)
+        if variables.get("continue_final_message") and not text.endswith(str(messages[-1]["content"]).strip()):
+            raise InvalidRequest("the chat template cannot end with a message that is begun; let a user's be the last")
+        return text
 
     def detokenizer(self) -> Detokenizer:
         """A fresh streaming detokenizer for one sequence."""

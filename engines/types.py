@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from mlxd.engines.embedding_types import EncoderInfo
+
 
 class GuideKind(enum.StrEnum):
     """What a guide's text is: JSON Schema, a regular expression, or a Lark grammar as llguidance reads it."""
@@ -94,7 +96,8 @@ class TokenLogprobs:
 class Request:
     """One sequence to generate: `prompt` is its token ids, non-empty.
 
-    `continues_text` is for raw prompts: the answer goes on where the prompt stops, so its first space is kept.
+    `continues_text` is for raw prompts and answers that are begun: the answer goes on where the prompt stops, so its
+    first space is kept.
     `chat` is how a chat's answer is taken apart; without it all of the answer is text.
     """
 
@@ -136,7 +139,8 @@ class RequestOutput:
 
     `reasoning` is text that the model thought before it answered, `tool_calls` are calls that became complete, and
     `logprobs` are those of the new tokens, if they were asked for. `cancelled` marks the last output of a request
-    that was cancelled on purpose and keeps what it generated, `stop` is the stop string that ended the answer.
+    that was cancelled on purpose and keeps what it generated, `stop` is the stop string that ended the answer. Within
+    one output the reasoning comes first, then the text, then the calls.
     """
 
     text: str
@@ -148,6 +152,12 @@ class RequestOutput:
     tool_calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     stop: str | None = None
+
+    def may_take(self, later: RequestOutput) -> bool:
+        """Whether the next output can be joined to this one with all parts left in their order."""
+        if self.tool_calls:
+            return not (later.text or later.reasoning)
+        return not (self.text and later.reasoning)
 
     @staticmethod
     def joined(pieces: Sequence[RequestOutput]) -> RequestOutput:
@@ -201,10 +211,14 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is known of a model once it is loaded: ids are below `vocab_size`; weights in bytes."""
+    """What is known of a model once it is loaded: ids are below `vocab_size`; weights in bytes.
+
+    `encoder` is there for a model that makes embeddings or scores and generates no text.
+    """
 
     vocab_size: int
     weight_bytes: int
+    encoder: EncoderInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlxd.memory.attention import key_value_shape
 from mlxd.memory.files import BadFile, MissingFile
-from mlxd.memory.model_config import Config, context_length, read_config
+from mlxd.memory.model_config import Config, context_length, read_config, sentence_length
 from mlxd.memory.weights import Tensor, float_itemsize, read_tensors, total_bytes
 
 # the batch cache grows by this many tokens
@@ -55,7 +55,9 @@ def inspect_folder(path: Path) -> ModelEstimate:
         tensors = read_tensors(path)
     except BadFile as error:
         problems.append(str(error))
-    return _estimate(config, tensors, problems[0] if problems else None)
+    estimate = _estimate(config, tensors, problems[0] if problems else None)
+    cut = sentence_length(path)
+    return replace(estimate, context_length=min(estimate.context_length or cut, cut)) if cut else estimate
 
 
 def kv_bytes(

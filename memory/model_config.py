@@ -26,6 +26,11 @@ _CONTEXT_KEYS = (
     "n_ctx",
 )
 
+# sentence-transformers' own bound for a model's texts; the name in the middle is the family's
+_SENTENCE_CONFIGS = "sentence_*_config.json"
+# their positions begin behind the padding token
+_ROBERTAS = frozenset({"roberta", "xlm-roberta", "camembert"})
+
 Config = Mapping[str, Any]
 
 
@@ -60,7 +65,21 @@ def model_type(config: Config) -> str:
 
 def context_length(config: Config) -> int:
     """Tokens the model's context holds, 0 when the configuration does not say."""
-    return number(config, *_CONTEXT_KEYS) or 0
+    length = number(config, *_CONTEXT_KEYS) or 0
+    if model_type(config) not in _ROBERTAS:
+        return length
+    return max(0, length - (number(config, "pad_token_id") or 1) - 1)
+
+
+def sentence_length(folder: Path) -> int:
+    """Tokens that sentence-transformers cuts a text to, 0 when no file says so, or none that can be read."""
+    try:
+        lengths = [
+            number(read_object(path, MAX_CONFIG_BYTES), "max_seq_length") for path in folder.glob(_SENTENCE_CONFIGS)
+        ]
+    except (BadFile, OSError):
+        return 0
+    return min((length for length in lengths if length is not None), default=0)
 
 
 def number(config: Config, *keys: str) -> int | None:

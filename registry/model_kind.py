@@ -22,9 +22,13 @@ _MAX_SOURCE_BYTES = 4_000_000
 _VISION_KEYS = ("vision_config", "vision_tower_config", "mm_vision_tower", "visual")
 # encoders without a language head, whatever head a checkpoint carries
 _ENCODERS = (
-    *("bert", "distilbert", "roberta", "xlm-roberta", "mpnet"),
+    *("bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet"),
     *("modernbert", "nomic_bert", "new", "gte", "jina_bert"),
 )
+# of these, the ones that are loaded here rather than by a package
+_SERVED_ENCODERS = frozenset({"bert", "roberta", "xlm-roberta", "camembert"})
+# what an architecture is called that makes no text: states, or a score for a pair of texts
+_HEADLESS = ("Model", "ForTextEncoding", "ForSequenceClassification")
 
 
 def read_model_config(folder: Path) -> Config:
@@ -43,29 +47,32 @@ def folder_kind(folder: Path) -> ModelKind:
 
 
 def config_kind(config: Config) -> ModelKind:
-    """The kind of a model by its config: image parts make it vision, a missing language head embedding."""
+    """The kind of a model by its config: image parts make it vision, a missing language head embedding.
+
+    Cross-encoders, which score pairs of texts, count as embedding too.
+    """
     if any(config.get(key) for key in _VISION_KEYS):
         return ModelKind.VISION
     if config.get("model_type") in _ENCODERS:
         return ModelKind.EMBEDDING
     architectures = config.get("architectures")
     names = [name for name in architectures if isinstance(name, str)] if isinstance(architectures, list) else []
-    headless = [name.endswith(("Model", "ForTextEncoding")) and not name.endswith("HeadModel") for name in names]
+    headless = [name.endswith(_HEADLESS) and not name.endswith("HeadModel") for name in names]
     return ModelKind.EMBEDDING if headless and all(headless) else ModelKind.TEXT
 
 
 class Architectures:
-    """The model types that the installed packages can load, found without importing them."""
+    """The model types that can be loaded: encoders here, others by the installed packages, which are not imported."""
 
     def __init__(self, packages: Mapping[str, Path] | None = None) -> None:
         self._folders = installed_packages() if packages is None else packages
         self._renamed: Mapping[str, str] | None = None
 
     def supports(self, model_type: object) -> bool:
-        """Whether some package has a module for a config's `model_type`."""
+        """Whether some package has a module for a config's `model_type`, or it is an encoder that is loaded here."""
         if not isinstance(model_type, str) or not model_type.replace("-", "_").isidentifier():
             return False
-        if self._has_module(model_type):
+        if model_type in _SERVED_ENCODERS or self._has_module(model_type):
             return True
         if self._renamed is None:
             self._renamed = {key: name for folder in self._folders.values() for key, name in _renamed(folder).items()}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cli_process import mlxd
 from fake_daemon import FakeDaemon, running
+from minilm import minilm_folder
 from smollm2 import DownloadFailed, smollm2_folder
 from tiny_models import build_tiny_model, cached, place_models
 from virtual_time import VirtualLoop
@@ -54,6 +55,15 @@ def smollm2() -> Path:
         return smollm2_folder()
     except DownloadFailed as error:
         pytest.skip(f"SmolLM2 cannot be downloaded: {error}")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """all-MiniLM-L6-v2: a real embedding model with a real tokenizer."""
+    try:
+        return minilm_folder()
+    except DownloadFailed as error:
+        pytest.skip(f"MiniLM cannot be downloaded: {error}")
 
 
 @pytest.fixture

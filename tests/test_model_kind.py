@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxd.registry.model_kind import Architectures, folder_kind, installed_packages
+from mlxd.registry.model_kind import _SERVED_ENCODERS, Architectures, folder_kind, installed_packages
 from mlxd.registry.spec import ModelKind
 
 
@@ -24,6 +24,8 @@ from mlxd.registry.spec import ModelKind
         ({"architectures": ["BertModel"]}, ModelKind.EMBEDDING),
         ({"architectures": ["Qwen3Model"]}, ModelKind.EMBEDDING),
         ({"architectures": ["BertForMaskedLM"], "model_type": "bert"}, ModelKind.EMBEDDING),
+        ({"architectures": ["XLMRobertaForSequenceClassification"]}, ModelKind.EMBEDDING),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, ModelKind.EMBEDDING),
         ({"model_type": ["llama"]}, ModelKind.TEXT),
     ],
 )
@@ -49,6 +51,21 @@ def test_a_type_is_served_when_mlx_lm_has_or_renames_it(model_type: object, serv
     assert Architectures(package).supports(model_type) is served
 
 
-def test_without_mlx_lm_nothing_is_served(tmp_path: Path):
+def test_encoders_are_served_without_any_package():
+    served = {
+        name
+        for name in ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "llama")
+        if Architectures({}).supports(name)
+    }
+    assert served == {"bert", "roberta", "xlm-roberta", "camembert"}
+
+
+def test_the_encoders_that_discovery_lists_are_those_that_the_loader_knows():
+    from mlxd.engines.encoder_bert import BERT_TYPES, ROBERTA_TYPES
+
+    assert set(BERT_TYPES + ROBERTA_TYPES) == _SERVED_ENCODERS
+
+
+def test_without_mlx_lm_no_text_model_is_served(tmp_path: Path):
     assert not Architectures({}).supports("llama")
     assert not Architectures({"mlx_lm": tmp_path}).supports("mistral")
