@@ -90,7 +90,7 @@ class Driver:
             return model is not None and model.state is not State.READY
         if isinstance(event, ev.Tick):
             return bool(self.state.waiters or self.state.rooms)
-        return not isinstance(event, (ev.Released, ev.Left))
+        return not isinstance(event, (ev.Released, ev.Left, ev.KeptAlive))
 
     def _arm(self) -> None:
         if any(model.leases for model in self.state.models.values()):

@@ -107,6 +107,14 @@ class PolicyChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptAlive:
+    """A client says how long a loaded model may be idle from now on, in seconds, None for ever."""
+
+    model: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Reconfigured:
     """The configuration or the folders changed: what holds from now on, and all models that there are.
 
@@ -153,6 +161,7 @@ Event = (
     | UnloadWanted
     | CancelLoadWanted
     | PolicyChanged
+    | KeptAlive
     | Reconfigured
     | RoomNeeded
     | Tick

@@ -19,7 +19,7 @@ def unload(draft: Draft, name: str, kind: str | None = None, reason: str = "") -
     if kind is not None:
         inputs = {"leases": model.leases, "committed_bytes": charge(draft.state, model)}
         draft.decide(kind, name, reason, inputs=inputs)
-    draft.move(name, Move.UNLOAD, leases=0, drain_until=None, drain_for=None, retiring=False)
+    draft.move(name, Move.UNLOAD, leases=0, keep_alive=None, drain_until=None, drain_for=None, retiring=False)
     draft.emit(ev.StartUnload(name, model.generation))
 
 

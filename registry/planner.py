@@ -7,7 +7,7 @@ Nothing here reads a clock, logs, or touches an engine. Rules, in the order `_se
 3. A drain that nobody needs any more, or of a model that is pinned or configured as before again, is taken back.
 4. A ready model is granted to its waiters, oldest first.
 5. A draining model without leases, or past its drain deadline, is unloaded.
-6. A ready model that was idle for its ttl is unloaded.
+6. A ready model that was idle for its ttl, or for as long as a client wants it kept, is unloaded.
 7. The next waiter whose model is not resident decides what happens: its model is loaded if it fits, or others are
    evicted for it; if nothing can leave, it waits, and after `max_wait` the models in its way drain. `max_loading`
    models load at a time; a load that nobody waits for gives way.
@@ -64,8 +64,8 @@ def next_deadline(state: Residency, now: float) -> float | None:
             due.append(model.drain_until)
         if model.state is not State.READY or model.pinned:
             continue
-        if model.ttl is not None and not model.leases:
-            due.append(model.last_used + model.ttl)
+        if model.idle_limit is not None and not model.leases:
+            due.append(model.last_used + model.idle_limit)
         if queue:
             due.append(model.loaded_at + state.policy.min_residency)
     return min((moment for moment in due if now < moment < math.inf), default=None)
@@ -131,9 +131,9 @@ def _finish_drains(draft: Draft) -> None:
 
 def _expire_idle(draft: Draft) -> None:
     for model in draft.models(State.READY):
-        if model.leases or model.pinned or model.ttl is None:
+        if model.leases or model.pinned or model.idle_limit is None:
             continue
-        if draft.now >= model.last_used + model.ttl:
+        if draft.now >= model.last_used + model.idle_limit:
             unload(draft, model.name, "expire", "ttl")
 
 

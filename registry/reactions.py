@@ -25,7 +25,7 @@ from mlxd.registry.placement import Most, names_in, room_victims
 from mlxd.registry.queue import crowded_out
 from mlxd.registry.reconfigure import reconfigure
 from mlxd.registry.remains import leave, lose
-from mlxd.registry.residency import Purpose, Resident, RoomWanted, Trouble, Waiter
+from mlxd.registry.residency import KeepAlive, Purpose, Resident, RoomWanted, Trouble, Waiter
 from mlxd.registry.states import RESIDENT, Move, State
 
 
@@ -52,6 +52,8 @@ def react(draft: Draft, event: ev.Event) -> None:  # noqa: C901, PLR0912 - one b
             _cancel_load(draft, name)
         case ev.PolicyChanged():
             _policy_changed(draft, event)
+        case ev.KeptAlive():
+            _kept_alive(draft, event)
         case ev.Reconfigured(policy, models):
             reconfigure(draft, policy, models)
         case ev.RoomNeeded():
@@ -218,8 +220,15 @@ def _policy_changed(draft: Draft, event: ev.PolicyChanged) -> None:
     if model is None:
         return
     pinned = model.pinned if event.pinned is None else event.pinned
-    ttl = event.ttl if event.change_ttl else model.ttl
-    draft.put(replace(model, pinned=pinned, ttl=ttl))
+    if event.change_ttl:
+        model = replace(model, ttl=event.ttl, keep_alive=None)
+    draft.put(replace(model, pinned=pinned))
+
+
+def _kept_alive(draft: Draft, event: ev.KeptAlive) -> None:
+    model = draft.find(event.model)
+    if model is not None and model.state in (State.READY, State.DRAINING):
+        draft.put(replace(model, keep_alive=KeepAlive(event.seconds)))
 
 
 def _room_needed(draft: Draft, event: ev.RoomNeeded) -> None:

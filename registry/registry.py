@@ -157,13 +157,13 @@ class ModelRegistry(RegistryReader):
         Pin and ttl count from the beginning, and not at all when the load is refused.
         """
         before = self.model(name)
-        self.set_policy(name, pinned=pinned, ttl=ttl)
         undo = ev.PolicyChanged(
             name,
             None if pinned is None else before.pinned,
-            before.ttl,
+            self._state.models[name].ttl,
             change_ttl=not isinstance(ttl, Unset),
         )
+        self.set_policy(name, pinned=pinned, ttl=ttl)
         if wait:
             await self._load(undo)
         else:
@@ -196,6 +196,13 @@ class ModelRegistry(RegistryReader):
         new_ttl = None if isinstance(ttl, Unset) else ttl
         self._driver.post(ev.PolicyChanged(name, pinned, new_ttl, change_ttl=change_ttl))
         return self.model(name)
+
+    def keep_alive(self, name: str, seconds: float | None) -> None:
+        """Let a loaded model be idle for so long, None for ever, until it leaves memory or its ttl is changed.
+
+        Nothing happens to a model that is not loaded: what is configured holds for its next load.
+        """
+        self._driver.post(ev.KeptAlive(name, seconds))
 
     def reconfigure(
         self,

@@ -20,6 +20,13 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """Seconds of idleness that a client wants a model kept for, None for ever."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Resident:
     """One model. `weights` are the bytes of a load, from its files until a load has measured them; `kv_floor` is the
     KV cache that a load must find room for beside them. `generation` is the number of its last load.
@@ -27,6 +34,7 @@ class Resident:
     `admitted` is what the load in memory or on its way was let in with, then what it was measured to need, in bytes;
     `into` is how much of it is what others left behind.
     `load_seconds` and `answer_seconds` are what the last load and, on average, a lease took; None until there was one.
+    `keep_alive` stands in for `ttl` until this load leaves memory.
     `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
     while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory;
     `retiring` while it drains for one of these two. `loaded_key` is the `load_key` of what is in memory.
@@ -38,6 +46,7 @@ class Resident:
     load_key: str = ""
     pinned: bool = False
     ttl: float | None = None
+    keep_alive: KeepAlive | None = None
     state: State = State.UNLOADED
     generation: int = 0
     admitted: int = 0
@@ -65,6 +74,11 @@ class Resident:
     def need(self) -> int:
         """Bytes that a load must find free."""
         return self.weights + self.kv_floor
+
+    @property
+    def idle_limit(self) -> float | None:
+        """Seconds of idleness after which it is unloaded, None for never."""
+        return self.ttl if self.keep_alive is None else self.keep_alive.seconds
 
 
 class Purpose(enum.StrEnum):

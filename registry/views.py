@@ -19,19 +19,20 @@ def snapshot(entry: Entry, model: Resident, queued: int, now: float, wall_now: f
     stats = entry.stats()
     kv_bytes = stats.kv_bytes if stats is not None else 0
     prefix_cache_bytes = stats.prefix_cache_bytes if stats is not None else 0
-    expires = model.state is State.READY and model.ttl is not None and not model.pinned and not model.leases
+    ttl = model.idle_limit
+    expires = model.state is State.READY and ttl is not None and not model.pinned and not model.leases
     used = model.last_used > 0
     return ModelSnapshot(
         spec=entry.spec,
         state=model.state,
         pinned=model.pinned,
-        ttl=model.ttl,
+        ttl=ttl,
         leases=model.leases,
         queued=queued,
         resident_bytes=entry.weight_bytes + kv_bytes + prefix_cache_bytes,
         kv_bytes=kv_bytes,
         prefix_cache_bytes=prefix_cache_bytes,
-        unload_at=wall(model.last_used + model.ttl) if expires and model.ttl is not None else None,
+        unload_at=wall(model.last_used + ttl) if expires and ttl is not None else None,
         loaded_at=wall(entry.loaded_at) if entry.loaded_at is not None else None,
         last_used_at=wall(model.last_used) if used else None,
         load_seconds=entry.load_seconds,

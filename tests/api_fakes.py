@@ -13,10 +13,13 @@ import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.application import make_application
+from mlxd.daemon.api.responses.store import ResponseStore
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.server import make_runner
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.catalog import Catalog
+from mlxd.daemon.key_ring import KeyRing
+from mlxd.daemon.keys import ApiKey
 from mlxd.daemon.live import Live
 from mlxd.daemon.settings import EngineSettings, ModelSettings, ServerSettings, Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
@@ -129,6 +132,7 @@ class FakeRegistry:
         self.refusal: Exception | None = None
         self.leases = 0
         self.waiters: list[Waiter] = []
+        self.keys: list[str | None] = []
         self.waits: asyncio.Queue[tuple[str, float | None]] = asyncio.Queue()
         self.departures: asyncio.Queue[str | None] = asyncio.Queue()
         self.load: Any = None
@@ -140,6 +144,7 @@ class FakeRegistry:
         waiter = Waiter(1, name, 0.0, request_id=request_id)
         self.waiters.append(waiter)
         self.waits.put_nowait((name, max_wait))
+        self.keys.append(key)
         try:
             await self.open.wait()
         except asyncio.CancelledError:
@@ -179,11 +184,12 @@ def live(settings: Settings, specs: Sequence[ModelSpec]) -> Live:
 class Served:
     """A running server and everything behind it."""
 
-    def __init__(self, services: Services, registry: FakeRegistry, port: int) -> None:
+    def __init__(self, services: Services, registry: FakeRegistry, port: int, application: web.Application) -> None:
         self.services = services
         self.registry = registry
         self.engine = registry.engine
         self.port = port
+        self.application = application
         self.url = f"http://127.0.0.1:{port}"
 
 
@@ -194,6 +200,8 @@ async def serving(
     engine: EngineSettings | None = None,
     model: tuple[ModelSettings, ...] = (),
     extra: Sequence[web.RouteDef] = (),
+    keys: Sequence[ApiKey] | KeyRing = (),
+    responses: ResponseStore | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """The application on a free port, as the daemon serves it."""
@@ -209,11 +217,13 @@ async def serving(
         running=RunningRequests(),
         guard=SimpleNamespace(),
         books=SimpleNamespace(),
+        keys=keys if isinstance(keys, KeyRing) else KeyRing(Path("/nowhere"), keys),
+        responses=ResponseStore() if responses is None else responses,
     )
     application = make_application(services)
     application.add_routes(extra)
     async with listening(application) as port:
-        yield Served(services, registry, port)
+        yield Served(services, registry, port, application)
     assert len(services.running) == 0
     assert registry.leases == 0
 

@@ -241,6 +241,10 @@ class Operators(Traffic):
     def policy_changes(self, number: int, pinned: bool | None, change_ttl: bool, ttl: float | None) -> None:
         self.world.send(ev.PolicyChanged(self.name(number), pinned, ttl, change_ttl))
 
+    @rule(number=picks, seconds=ttls)
+    def client_keeps_it_alive(self, number: int, seconds: float | None) -> None:
+        self.world.send(ev.KeptAlive(self.name(number), seconds))
+
     @rule(number=picks, force=st.booleans(), until=st.sampled_from([0.0, 2.0, 30.0]))
     def operator_unload(self, number: int, force: bool, until: float) -> None:
         self.world.unload(self.name(number), force=force, until=self.world.now + until)

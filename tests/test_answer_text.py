@@ -163,6 +163,29 @@ def test_a_stop_string_ends_the_text_and_is_not_shown():
     assert not stream.finish()
 
 
+@pytest.mark.parametrize(
+    ("stops", "found"),
+    [
+        (("two", "three"), "two"),
+        (("three", "two"), "two"),
+        (("o t", "two"), "two"),
+        (("e t", "two"), "e t"),
+        (("x",), None),
+    ],
+)
+def test_the_stop_string_that_was_found_is_told(stops: tuple[str, ...], found: str | None):
+    stream = stream_of(MODEL, list("one two three"), stop=stops)
+    outputs(stream, len("one two three"))
+    assert stream.stop == found
+
+
+def test_an_answer_that_its_last_call_ends_was_stopped_by_no_string():
+    stream = stream_of(MODEL, list(CALL), stop=("x",), max_calls=1)
+    outputs(stream, len(CALL))
+    assert stream.stopped
+    assert stream.stop is None
+
+
 @pytest.mark.parametrize("stop", ["Hm", "name", '"', "<", "</think>", "<tool_call>", "\n"])
 def test_a_stop_string_cuts_neither_reasoning_nor_a_call(stop: str):
     text = f"<think>Hm.\n</think>\n{CALL}"

@@ -162,6 +162,19 @@ async def test_a_model_without_calls_or_efforts_refuses_them(served):
         assert (refused.value.code, refused.value.param) == ("unsupported_capability", param)
 
 
+async def test_an_answer_goes_on_where_the_last_message_stops(served):
+    begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "I say"}]
+    rest = await served.chat(messages=begun, max_tokens=8, extra_body={"continue_final_message": True})
+    prompt = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nI say"
+    written = await served.client.completions.create(model="tiny-cold", prompt=prompt, max_tokens=8)
+    assert rest.choices[0].message.content == written.choices[0].text
+    assert rest.usage.prompt_tokens == written.usage.prompt_tokens
+
+
+async def test_no_effort_at_all_is_what_a_model_without_efforts_makes(served):
+    assert (await served.chat(reasoning_effort="none", max_tokens=2)).usage == (await served.chat(max_tokens=2)).usage
+
+
 async def test_an_effort_reaches_a_template_that_knows_thinking(calling):
     lengths = [
         (await calling.chat(model="caller", reasoning_effort=effort)).usage.prompt_tokens for effort in ("none", "high")

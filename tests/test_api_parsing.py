@@ -330,3 +330,32 @@ def test_whatever_is_sent_is_taken_or_refused(body, whole):
     for parse, default in ((parse_chat, {"messages": [USER]}), (parse_completion, {"prompt": "x"})):
         with contextlib.suppress(ApiError):
             parse({**default, **body} if whole else body)
+
+
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+BEGUN = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "I say \n"}]
+
+
+@pytest.mark.parametrize("more", [{}, {"add_generation_prompt": False}, {"add_generation_prompt": None}])
+def test_an_answer_goes_on_where_the_last_message_stops(more):
+    request = chat(messages=BEGUN, continue_final_message=True, **more)
+    assert request.continues
+    assert request.messages[-1] == {"role": "assistant", "content": "I say"}
+    assert not chat(messages=BEGUN).continues
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+        ({"continue_final_message": True, "add_generation_prompt": True, "messages": BEGUN}, "continue_final_message"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"continue_final_message": True, "messages": [*BEGUN[:1], {"role": "assistant", "content": " "}]}, None),
+        ({"continue_final_message": True, "messages": BEGUN, "response_format": {"type": "json_object"}}, None),
+        ({"continue_final_message": True, "messages": BEGUN, "tools": TOOLS, "tool_choice": "required"}, None),
+    ],
+)
+def test_an_answer_that_cannot_go_on_is_refused(fields, param):
+    with pytest.raises(InvalidField) as refused:
+        chat(**fields)
+    assert refused.value.param == (param or "continue_final_message")

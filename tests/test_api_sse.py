@@ -8,6 +8,7 @@ from aiohttp import web
 from api_fakes import answer_head, events, listening, raw
 
 from mlxd.daemon.api import sse
+from mlxd.daemon.api.failed_attempts import ATTEMPTS, FailedAttempts
 from mlxd.daemon.api.openai.answer import DONE
 from mlxd.daemon.api.sse import HEARTBEAT, EventStream, frame, with_heartbeat
 
@@ -140,6 +141,7 @@ def test_an_event_is_framed_as_one_block():
 
 def serve(handler):
     application = web.Application()
+    application[ATTEMPTS] = FailedAttempts()
     application.router.add_get("/", handler)
     return listening(application)
 

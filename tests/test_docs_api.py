@@ -9,6 +9,8 @@ import pytest
 from api_calls import ask, hello
 from api_fakes import last, listening, serving
 from doc_pages import SOURCES, blocks, claims, page, rows, takes, words
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase as CompletionParams
 
 from mlxd.daemon.api.errors import TABLE, describe
 from mlxd.daemon.api.model_object import model_object
@@ -64,6 +66,7 @@ ANOTHER = {
 COMPANIONS = {
     ("chat", "top_logprobs"): {"logprobs": True},
     ("chat", "tool_choice"): {"tools": [TOOL]},
+    ("chat", "continue_final_message"): {"messages": [{"role": "assistant", "content": "I say"}]},
 }
 
 
@@ -86,6 +89,21 @@ def test_every_parameter_is_in_one_table(call):
     assert sorted(named) == sorted(READERS[call][1].__struct_fields__)
     shared = [words(name)[0] for name, *_ in rows(TEXT, "Both calls")]
     assert set(shared) <= set(GenerationBody.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("sent", "table"),
+    [(ChatParams, fields.CHAT), (CompletionParams, fields.COMPLETIONS)],
+    ids=["chat", "completions"],
+)
+def test_everything_that_the_openai_client_can_send_is_known(sent, table):
+    assert set(sent.__annotations__) - set(table.known) - set(table.refused) == set()
+
+
+def test_what_the_document_says_is_without_effect_is_named_in_the_answers_head():
+    for call, table in (("chat", fields.CHAT), ("completions", fields.COMPLETIONS)):
+        documented = {name for at, name, _ in passed_over() if at == call}
+        assert documented == table.ignored | (documented & {"add_generation_prompt"})
 
 
 @pytest.mark.parametrize(("call", "name", "kind"), [*parameters(), *passed_over()])

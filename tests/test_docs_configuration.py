@@ -116,13 +116,6 @@ def test_a_key_that_is_refused_is_marked_so(key):
     assert ("**refused**" in text) == is_refused(settings)
 
 
-def test_a_keys_file_is_refused_as_the_document_says(tmp_path):
-    text = f'auth.keys_file = "{tmp_path / "keys.toml"}"'
-    assert not is_refused(loaded(text, tmp_path))
-    (tmp_path / "keys.toml").touch()
-    assert is_refused(loaded(text, tmp_path)) == ("**Refused**" in column("[auth]", 3)["keys_file"])
-
-
 def is_refused(settings):
     try:
         refuse_unavailable(settings)

@@ -212,6 +212,8 @@ async def test_a_stop_string_ends_the_request_and_is_never_shown(engine):
     stop = whole[9:13]
     outputs = await collect(engine, chat(engine, "long story", replace(GREEDY, stop=(stop,))))
     assert "".join(output.text for output in outputs) == whole[: whole.index(stop)]
+    assert [output.stop for output in outputs][-1] == stop
+    assert [output.stop for output in outputs[:-1]] == [None] * (len(outputs) - 1)
     assert outputs[-1].finish_reason is FinishReason.STOP
     assert outputs[-1].usage.completion_tokens < GREEDY.max_tokens
     await until_idle(engine)

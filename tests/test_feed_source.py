@@ -15,6 +15,7 @@ from mlxd.daemon.api.feed_source import FeedSource
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.feed import Feed
+from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.daemon.settings import Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
@@ -85,6 +86,7 @@ class World:
             tokenizers=TokenizerThreads(1),
             running=RunningRequests(lambda: self.now),
             guard=guard,
+            keys=KeyRing(Path("/nowhere")),
             books=MemoryBooks(guard),
             feed=Feed(first=0, clock=lambda: self.now),
             clock=lambda: self.now,

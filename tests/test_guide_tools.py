@@ -214,7 +214,13 @@ def test_parameters_that_are_no_schema_are_refused_with_the_reason():
     deep: dict = {}
     for _ in range(300):
         deep = {"properties": {"a": deep}}
-    for parameters, reason in (({"$ref": "http://x/y"}, "retriev"), ({"type": 3}, "type"), (deep, "recursion")):
+    for parameters, reason in (
+        ({"$ref": "http://x/y"}, "retriev"),
+        ({"type": 3}, "type"),
+        ({"type": "string"}, "object"),
+        ({"type": ["null", "array"]}, "object"),
+        (deep, "recursion"),
+    ):
         tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
         with pytest.raises(InvalidRequest, match=reason):
             check_guide(tokenizer, guide_for_tools(tokenizer, tools, None))

@@ -16,6 +16,10 @@ ROOMS = {
 # Files that run on a lane, or in the import command; everything else must start without MLX.
 MLX_FILES = {
     "engines/cache_sizes.py",
+    "engines/embedding_runner.py",
+    "engines/encoder_bert.py",
+    "engines/encoder_causal.py",
+    "engines/encoder_loader.py",
     "engines/first_look.py",
     "engines/gguf.py",
     "engines/gguf_weights.py",
@@ -35,6 +39,7 @@ MLX_FILES = {
     "engines/row_group.py",
     "engines/runner_base.py",
     "engines/speculative_runner.py",
+    "engines/sentence_head.py",
     "engines/text_runner.py",
     "engines/answer_format.py",
     "engines/stop_text.py",
@@ -87,3 +92,30 @@ def test_a_module_keeps_no_mutable_state(path):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Set | ast.ListComp):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             assert names == ["__all__"], f"{path}:{node.lineno} is a module-level list or set; make it a tuple"
+
+
+# What a facade may use of another: only what is the same on the wire.
+FACADES = {
+    "anthropic": set(),
+    "embeddings": set(),
+    "ollama": set(),
+    "openai": set(),
+    "responses": {"openai"},
+    "routers": {"openai"},
+}
+
+
+def facade_of(module: str) -> str | None:
+    """The facade that a module belongs to."""
+    parts = module.split(".")
+    return parts[3] if parts[:3] == ["mlxd", "daemon", "api"] and len(parts) > 3 and parts[3] in FACADES else None
+
+
+def test_every_facade_is_known():
+    assert {path.parent.name for path in (ROOT / "daemon" / "api").glob("*/__init__.py")} == FACADES.keys()
+
+
+@pytest.mark.parametrize("facade", FACADES)
+def test_a_facade_uses_no_other(facade):
+    used = {facade_of(module) for path in (ROOT / "daemon" / "api" / facade).glob("*.py") for module in imports(path)}
+    assert used - {None, facade} <= FACADES[facade]

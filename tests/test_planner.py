@@ -316,6 +316,52 @@ def test_a_ttl_that_is_changed_applies_at_once():
     assert w.states()["a"] == "unloading"
 
 
+def test_a_client_keeps_a_loaded_model_alive_instead_of_its_ttl():
+    w = world(Resident("a", 40, ttl=60.0))
+    w.make_ready("a", leases=1)
+    w.send(ev.KeptAlive("a", 0.0))
+    assert w.states()["a"] == "ready"
+    w.send(ev.KeptAlive("a", 300.0))
+    w.released("a")
+    assert next_deadline(w.state, w.now) == w.now + 300.0
+    w.pass_time(299.0)
+    assert w.states()["a"] == "ready"
+    w.send(ev.KeptAlive("a", None))
+    w.pass_time(1e6)
+    assert w.states()["a"] == "ready"
+    w.send(ev.KeptAlive("a", 0.0))
+    assert w.states()["a"] == "unloading"
+
+
+def test_what_a_client_said_ends_with_the_load_that_it_was_said_of():
+    w = world(Resident("a", 40, ttl=60.0))
+    w.send(ev.KeptAlive("a", 0.0))
+    w.make_ready("a")
+    w.pass_time(1.0)
+    assert w.states()["a"] == "ready"
+    w.send(ev.KeptAlive("a", 0.0))
+    w.unloaded("a")
+    w.make_ready("a")
+    assert next_deadline(w.state, w.now) == w.now + 60.0
+
+
+def test_an_operators_ttl_takes_the_place_of_what_a_client_said():
+    w = world(Resident("a", 40, ttl=60.0))
+    w.make_ready("a")
+    w.send(ev.KeptAlive("a", None))
+    w.send(ev.PolicyChanged("a", pinned=False))
+    assert next_deadline(w.state, w.now) is None
+    w.send(ev.PolicyChanged("a", ttl=50.0, change_ttl=True))
+    assert next_deadline(w.state, w.now) == w.now + 50.0
+
+
+def test_nobody_is_kept_alive_who_is_not_known():
+    w = world(A)
+    before = w.state.models
+    w.send(ev.KeptAlive("nobody", 1.0))
+    assert w.state.models == before
+
+
 def test_without_autoload_only_an_operator_loads():
     w = world(A, policy=Policy(autoload=False))
     assert isinstance(w.refused(w.want("a")), ModelNotLoaded)

@@ -298,6 +298,19 @@ async def test_a_load_that_is_refused_leaves_pin_and_ttl_as_they_were(workshop, 
     assert (registry.model("a").pinned, registry.model("a").ttl) == (False, None)
 
 
+async def test_a_client_keeps_a_model_alive_until_it_leaves_memory(workshop):
+    registry = make(workshop, "a")
+    registry.keep_alive("a", 5.0)
+    assert registry.model("a").ttl is None
+    async with registry.lease("a"):
+        registry.keep_alive("a", 5.0)
+        await passes(9.0)
+    assert (registry.model("a").ttl, states(registry)) == (5.0, {"a": "ready"})
+    await passes(5.0)
+    assert states(registry) == {"a": "unloaded"}
+    assert registry.model("a").ttl is None
+
+
 async def test_a_load_that_is_refused_takes_back_nothing_that_others_set_meanwhile(workshop):
     workshop.hold_loads = True
     registry = make(workshop, "a")

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from aiohttp import web
 from msgspec import UNSET, Struct, UnsetType, to_builtins
 
+from mlxd.daemon.api.admin_objects import (
+    Aborted,
+    Cancelled,
+    DecisionObject,
+    Freed,
+    Listed,
+    MemoryStatus,
+    ModelStatus,
+    RemovedModel,
+    UnloadedModel,
+)
 from mlxd.daemon.api.body import convert, read_object
-from mlxd.daemon.api.explain import plan_object
+from mlxd.daemon.api.caller import may_use, usable_model
+from mlxd.daemon.api.explain import plan_object, tellable
 from mlxd.daemon.api.model_object import decision_object, memory_now, model_now
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.requests import cancel
 from mlxd.daemon.api.routes import Route, Scope
+from mlxd.daemon.api.running import RequestView
 from mlxd.daemon.api.services import services_of
 from mlxd.daemon.config import to_public
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.errors import AbortedByOperator
 from mlxd.registry.errors import ModelRemoved
+from mlxd.registry.explain import Plan
+from mlxd.registry.names import Resolved
 from mlxd.registry.registry import UNSET as KEPT
 from mlxd.registry.registry import ModelRegistry, Unset
 from mlxd.registry.states import RESIDENT
@@ -56,26 +72,57 @@ class NoFields(Struct, forbid_unknown_fields=True):
 def routes() -> list[Route]:
     """This module's part of the API. Ids may hold slashes, so the longer paths come first."""
     return [
-        Route("GET", "/admin/models", list_models, Scope.READ),
-        Route("POST", "/admin/models/{id:.+}/load", load, Scope.ADMIN),
-        Route("DELETE", "/admin/models/{id:.+}/load", cancel_load, Scope.ADMIN),
-        Route("POST", "/admin/models/{id:.+}/unload", unload, Scope.ADMIN),
-        Route("GET", "/admin/models/{id:.+}", get_model, Scope.READ),
-        Route("PATCH", "/admin/models/{id:.+}", change_model, Scope.ADMIN),
-        Route("POST", "/admin/unload", unload_all, Scope.ADMIN),
-        Route("GET", "/admin/requests", list_requests, Scope.READ),
-        Route("DELETE", "/admin/requests/{request_id}", cancel, Scope.ADMIN),
-        Route("GET", "/admin/memory", memory, Scope.READ),
-        Route("GET", "/admin/decisions", decisions, Scope.READ),
-        Route("POST", "/admin/abort", abort, Scope.ADMIN),
-        Route("GET", "/admin/config", config, Scope.READ),
+        Route("GET", "/admin/models", list_models, Scope.READ, answer=Listed[ModelStatus]),
+        Route(
+            "POST",
+            "/admin/models/{id:.+}/load",
+            load,
+            Scope.ADMIN,
+            body=LoadBody | None,
+            answer=ModelStatus | Plan,
+            also={202: ModelStatus},
+        ),
+        Route("DELETE", "/admin/models/{id:.+}/load", cancel_load, Scope.ADMIN, answer=ModelStatus),
+        Route(
+            "POST",
+            "/admin/models/{id:.+}/unload",
+            unload,
+            Scope.ADMIN,
+            body=UnloadBody | None,
+            answer=UnloadedModel | RemovedModel,
+        ),
+        Route("GET", "/admin/models/{id:.+}", get_model, Scope.READ, answer=ModelStatus),
+        Route(
+            "PATCH",
+            "/admin/models/{id:.+}",
+            change_model,
+            Scope.ADMIN,
+            body=PolicyBody,
+            answer=ModelStatus,
+            example={"pinned": True, "ttl": "10m"},
+        ),
+        Route("POST", "/admin/unload", unload_all, Scope.ADMIN, body=NoFields | None, answer=Listed[Freed]),
+        Route("GET", "/admin/requests", list_requests, Scope.READ, answer=Listed[RequestView]),
+        Route("DELETE", "/admin/requests/{request_id}", cancel, Scope.ADMIN, answer=Cancelled),
+        Route("GET", "/admin/memory", memory, Scope.READ, answer=MemoryStatus),
+        Route(
+            "GET",
+            "/admin/decisions",
+            decisions,
+            Scope.READ,
+            answer=Listed[DecisionObject],
+            query={"limit": "How many of the last ones."},
+        ),
+        Route("POST", "/admin/abort", abort, Scope.ADMIN, body=NoFields | None, answer=Aborted),
+        Route("GET", "/admin/config", config, Scope.READ, answer=dict[str, Any]),
     ]
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """All known models."""
+    """All known models that the caller may use."""
     services = services_of(request)
-    return web.json_response({"data": [model_now(services, model) for model in services.registry.models()]})
+    models = [model for model in services.registry.models() if may_use(request, Resolved(model.spec.name))]
+    return web.json_response({"data": [model_now(services, model) for model in models]})
 
 
 async def get_model(request: web.Request) -> web.Response:
@@ -90,7 +137,7 @@ async def load(request: web.Request) -> web.Response:
     body = convert(await read_object(request, optional=True), LoadBody)
     ttl = _ttl(body.ttl)
     if body.dry_run:
-        return web.json_response(plan_object(services.registry.explain(name, operator=True)))
+        return web.json_response(plan_object(tellable(request, services.registry.explain(name, operator=True))))
     wait = body.wait is not False
     model = await services.registry.load(name, pinned=body.pin, ttl=ttl, wait=wait)
     return web.json_response(model_now(services, model), status=200 if model.state == "ready" else 202)
@@ -114,7 +161,7 @@ async def unload(request: web.Request) -> web.Response:
     try:
         model = model_now(services, services.registry.model(name))
     except ModelRemoved:  # by a reload, while it drained
-        model = {"id": name, "removed": True}
+        return web.json_response({"id": name, "removed": True, "freed_bytes": result.freed_bytes})
     return web.json_response({**model, "freed_bytes": result.freed_bytes})
 
 
@@ -179,8 +226,8 @@ async def _unload(registry: ModelRegistry, name: str) -> int:
 
 
 def _model(request: web.Request) -> str:
-    """The model that the path names. Raises UnknownModel and AmbiguousModel."""
-    return services_of(request).names.resolve(request.match_info["id"], "").model
+    """The model that the path names. Raises Forbidden, UnknownModel and AmbiguousModel."""
+    return usable_model(request, request.match_info["id"])
 
 
 def _ttl(value: float | int | str | UnsetType | None) -> float | Unset | None:

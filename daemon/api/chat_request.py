@@ -21,6 +21,8 @@ from mlxd.daemon.catalog import preset_for
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import ChatFormat
 
+_CONTINUED: Mapping[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
+
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
@@ -28,7 +30,8 @@ class ChatRequest:
 
     Messages are in OpenAI's form, which templates read, with calls' arguments as objects. `effort` is how much the
     model is to think, in the words of `reasoning_effort`; `effort_param` is the field that says so,
-    `param` the one that holds the messages.
+    `param` the one that holds the messages. A template that knows no effort refuses one, unless it is only a wish.
+    With `continues` the answer goes on where the last message, the assistant's, stops.
     """
 
     model: str | None
@@ -38,6 +41,8 @@ class ChatRequest:
     tools: ToolUse = field(default_factory=ToolUse)
     effort: str | None = None
     effort_param: str = "reasoning_effort"
+    effort_is_wish: bool = False
+    continues: bool = False
     param: str = "messages"
 
 
@@ -53,8 +58,9 @@ def chat_job(request: web.Request, chat: ChatRequest, api: str) -> Job:
 
     def prepare(tokenizer: Tokenizer, context_length: int) -> Prepared:
         chat.tools.check(tokenizer)
-        effort = effort_variables(tokenizer, chat.effort, chat.effort_param)
-        prompt = _tokens(chat, {**defaults, **effort, **chat.template}, tokenizer, context_length)
+        effort = effort_variables(tokenizer, chat.effort, chat.effort_param, is_wish=chat.effort_is_wish)
+        ending = _CONTINUED if chat.continues else {}
+        prompt = _tokens(chat, {**defaults, **effort, **chat.template, **ending}, tokenizer, context_length)
         return Prepared([prompt], chat.tools.guide(tokenizer, chat.options.guide))
 
     return Job(
@@ -64,6 +70,7 @@ def chat_job(request: web.Request, chat: ChatRequest, api: str) -> Job:
         options=chat.options,
         prepare=prepare,
         prompt_param=chat.param,
+        continues_text=chat.continues,
         chat=ChatFormat(chat.tools.tools, chat.tools.max_calls),
         max_wait=max_wait_of(request),
         key=key_of(request),

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from mlxd.daemon.api.errors import ErrorAnswer, explain
+from mlxd.daemon.api.errors import ErrorAnswer, ErrorEnvelope, explain
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """How the calls below `prefix` say what went wrong: `body` makes JSON of an answer and a request id."""
+    """How the calls below `prefix` say what went wrong: `body` makes JSON of an answer and a request id.
+
+    `kind` is the type of what it makes.
+    """
 
     prefix: str
     body: Callable[[ErrorAnswer, str], bytes]
+    kind: type
 
 
 def openai_body(answer: ErrorAnswer, _: str) -> bytes:
@@ -24,13 +28,18 @@ def openai_body(answer: ErrorAnswer, _: str) -> bytes:
 
 
 SHAPES = web.AppKey("error_shapes", tuple[ErrorShape, ...])
-DEFAULT = ErrorShape("", openai_body)
+DEFAULT = ErrorShape("", openai_body, ErrorEnvelope)
 
 
 def shape_of(request: web.Request) -> ErrorShape:
     """The shape for the path of a request."""
-    found = (shape for shape in request.app[SHAPES] if _is_below(request.path, shape.prefix))
-    return next(found, DEFAULT)
+    shapes = request.app[SHAPES]
+    return shape_at(request.path, shapes)
+
+
+def shape_at(path: str, shapes: Sequence[ErrorShape]) -> ErrorShape:
+    """The first of `shapes` that holds for a path, else the default."""
+    return next((shape for shape in shapes if _is_below(path, shape.prefix)), DEFAULT)
 
 
 def to_response(error: Exception, request_id: str, shape: ErrorShape = DEFAULT) -> web.Response:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from mlxd.daemon.api.refusals import (
     ApiError,
@@ -22,6 +23,8 @@ from mlxd.daemon.api.refusals import (
     NotFound,
     OriginNotAllowed,
     RequestNotFound,
+    ResponseNotFound,
+    TurnedAway,
     UnsupportedCapability,
     UnsupportedMediaType,
 )
@@ -72,6 +75,7 @@ _WAIT = attrgetter("retry_after")
 _FINAL = {"x-should-retry": "false"}
 _RELOAD = "the model was unloaded under the request; send it again to load the model"
 _DEAD = "the model's engine failed repeatedly and was stopped; send the request again to load the model anew"
+_TOO_LONG = Row(400, "context_length_exceeded", INVALID, _fields("prompt_tokens", "max_tokens", "context_length"))
 _BUG = Row(INTERNAL_ERROR, "internal_error", SERVER)
 
 TABLE: dict[type[BaseException], Row] = {
@@ -79,12 +83,14 @@ TABLE: dict[type[BaseException], Row] = {
     ApiError: Row(400, "invalid_request", INVALID, _SAID),
     InvalidField: Row(400, "invalid_request", INVALID, _SAID),
     UnsupportedCapability: Row(400, "unsupported_capability", INVALID, _SAID),
+    TurnedAway: Row(400, "invalid_request", INVALID, _SAID),
     InvalidApiKey: Row(401, "invalid_api_key", "authentication_error", _SAID, headers={"WWW-Authenticate": "Bearer"}),
     Forbidden: Row(403, "forbidden", "permission_error", _SAID),
     HostNotAllowed: Row(403, "host_not_allowed", "permission_error", _SAID),
     OriginNotAllowed: Row(403, "origin_not_allowed", "permission_error", _SAID),
     NotFound: Row(404, "not_found", INVALID, _SAID),
     RequestNotFound: Row(404, "request_not_found", INVALID, _SAID),
+    ResponseNotFound: Row(404, "response_not_found", INVALID, _SAID),
     MethodNotAllowed: Row(405, "method_not_allowed", INVALID, _SAID),
     BodyTooLarge: Row(413, "body_too_large", INVALID, _SAID),
     UnsupportedMediaType: Row(415, "unsupported_media_type", INVALID, _SAID),
@@ -114,9 +120,9 @@ TABLE: dict[type[BaseException], Row] = {
     engine.ModelOwnershipError: _BUG,
     engine.InvalidRequest: Row(400, "invalid_request", INVALID),
     engine.GuideError: Row(400, "invalid_request", INVALID),
-    engine.ContextLengthExceeded: Row(
-        400, "context_length_exceeded", INVALID, _fields("prompt_tokens", "max_tokens", "context_length")
-    ),
+    engine.WrongModelKind: Row(400, "unsupported_capability", INVALID),
+    engine.ContextLengthExceeded: _TOO_LONG,
+    engine.InputTooLong: _TOO_LONG,
     engine.EngineQueueFull: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
     engine.TokenizersBusy: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
     engine.LoadError: Row(
@@ -152,6 +158,22 @@ TABLE: dict[type[BaseException], Row] = {
 }
 
 
+class ErrorObject(Struct, frozen=True):
+    """What went wrong, and what to do."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None
+    details: dict[str, Any] | None
+
+
+class ErrorEnvelope(Struct, frozen=True):
+    """The OpenAI shape of an error."""
+
+    error: ErrorObject
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
     """An exception as a client is told of it, in no particular wire format."""
@@ -166,11 +188,12 @@ class ErrorAnswer:
 
     def envelope(self) -> bytes:
         """The OpenAI shape, as JSON."""
-        shown = {"message": _sayable(self.message), "type": self.type, "code": self.code, "param": self.param}
-        return msgspec.json.encode({"error": {**shown, "details": self.details}})
+        details = None if self.details is None else dict(self.details)
+        error = ErrorObject(sayable(self.message), self.type, self.code, self.param, details)
+        return msgspec.json.encode(ErrorEnvelope(error))
 
 
-def _sayable(text: str) -> str:
+def sayable(text: str) -> str:
     """`text` as UTF-8 can carry it: bytes of a header that are none arrive as lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -196,5 +219,7 @@ def explain(error: Exception, request_id: str) -> ErrorAnswer:
     if answer.status == INTERNAL_ERROR:
         log.error("request.failed", error=repr(error), exc_info=error)
     else:
-        log.info("request.refused", status=answer.status, code=answer.code, message=answer.message)
+        # those are told in a few lines of their own: a flood must not fill the log
+        note = log.debug if isinstance(error, TurnedAway) else log.info
+        note("request.refused", status=answer.status, code=answer.code, message=answer.message)
     return answer

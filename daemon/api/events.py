@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 from aiohttp import web
 
+from mlxd.daemon.api.admin_objects import FeedSnapshot
+from mlxd.daemon.api.caller import caller_of
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import SERVICES, services_of
@@ -23,7 +26,17 @@ _MAX_DIGITS = 18
 
 def routes() -> list[Route]:
     """This module's part of the API. HEAD would never end."""
-    return [Route("GET", "/admin/events", events, Scope.READ, allow_head=False)]
+    return [
+        Route(
+            "GET",
+            "/admin/events",
+            events,
+            Scope.READ,
+            event=FeedSnapshot,
+            query={"since": "The last event that was seen; the next ones follow, without a snapshot."},
+            allow_head=False,
+        )
+    ]
 
 
 async def close_feed(application: web.Application) -> None:
@@ -32,13 +45,14 @@ async def close_feed(application: web.Application) -> None:
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """A snapshot, then every change, until the client leaves or the daemon stops."""
-    services = services_of(request)
+    """A snapshot, then every change, until the client leaves, its key is taken away, or the daemon stops."""
+    services, caller = services_of(request), caller_of(request)
     since = _since(request)
     stream = EventStream(request)
     with services.feed.reader(since) as reader:
         try:
-            await _send_until_closed(stream, reader, services.settings.server.keepalive_interval)
+            interval = services.settings.server.keepalive_interval
+            await _send_until_closed(stream, reader, interval, lambda: services.keys.holds(caller))
         except ConnectionResetError:
             log.info("stream.client_gone")
         except TimeoutError:
@@ -48,7 +62,9 @@ async def events(request: web.Request) -> web.StreamResponse:
     return stream.response
 
 
-async def _send_until_closed(stream: EventStream, reader: FeedReader, interval: float | None) -> None:
+async def _send_until_closed(
+    stream: EventStream, reader: FeedReader, interval: float | None, is_allowed: Callable[[], bool]
+) -> None:
     """Raises ConnectionResetError, and TimeoutError when the client does not take the last events in time."""
     async with asyncio.timeout(None) as limit:
         reader.on_close = lambda: limit.reschedule(asyncio.get_running_loop().time() + LAST_WORDS)
@@ -56,7 +72,10 @@ async def _send_until_closed(stream: EventStream, reader: FeedReader, interval: 
         if not stream.started:
             await stream.comment("nothing new")
         while not reader.ended:
-            if await _quiet(reader, interval):
+            is_quiet = await _quiet(reader, interval)
+            if not is_allowed():
+                return
+            if is_quiet:
                 await stream.comment("waiting")
             else:
                 await _send_new(stream, reader)

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from aiohttp import web
 
+from mlxd.daemon.api.caller import may_use, usable_model
 from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
 from mlxd.registry.explain import Plan
+from mlxd.registry.names import Resolved
 
 
 def routes() -> list[Route]:
     """This module's part of the API."""
-    return [Route("GET", "/admin/explain/{id:.+}", explain, Scope.READ)]
+    return [Route("GET", "/admin/explain/{id:.+}", explain, Scope.READ, answer=Plan)]
 
 
 async def explain(request: web.Request) -> web.Response:
-    """The plan for a model, by any of its names. Raises UnknownModel and AmbiguousModel."""
-    services = services_of(request)
-    model = services.names.resolve(request.match_info["id"], "").model
-    return web.json_response(plan_object(services.registry.explain(model)))
+    """The plan for a model, by any of its names. Raises Forbidden, UnknownModel and AmbiguousModel."""
+    model = usable_model(request, request.match_info["id"])
+    return web.json_response(plan_object(tellable(request, services_of(request).registry.explain(model))))
+
+
+def tellable(request: web.Request, plan: Plan) -> Plan:
+    """The plan without the names of models that the caller may not use."""
+
+    def is_usable(name: str) -> bool:
+        return may_use(request, Resolved(name))
+
+    return replace(
+        plan,
+        evicts=tuple(filter(is_usable, plan.evicts)),
+        waits_for=tuple(filter(is_usable, plan.waits_for)),
+        blocked_by=tuple(blocker for blocker in plan.blocked_by if is_usable(blocker.id)),
+    )
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 
 from aiohttp import web
 
+from mlxd.daemon.api.admin_objects import Health, Readiness
 from mlxd.daemon.api.routes import Route
 from mlxd.daemon.api.services import Services, services_of
 
@@ -15,7 +16,10 @@ STUCK_AFTER = 120.0
 
 def routes() -> list[Route]:
     """This module's part of the API."""
-    return [Route("GET", "/health", health, None), Route("GET", "/health/ready", ready, None)]
+    return [
+        Route("GET", "/health", health, None, answer=Health),
+        Route("GET", "/health/ready", ready, None, answer=Readiness, also={503: Readiness}),
+    ]
 
 
 async def health(request: web.Request) -> web.Response:
@@ -39,5 +43,7 @@ def _reasons(services: Services) -> list[str]:
     for name, engine in services.registry.engines().items():
         age = engine.stats().heartbeat_age_s
         if age > STUCK_AFTER:
-            reasons.append(f"the engine of {name} has not finished a step for {age:.0f} s")
+            # where keys are asked for, this call is open to those who may not know of any model
+            engine_named = f"the engine of {name}" if services.keys.is_open else "an engine"
+            reasons.append(f"{engine_named} has not finished a step for {age:.0f} s")
     return reasons

@@ -11,6 +11,7 @@ import structlog
 from aiohttp import web
 
 from mlxd.daemon.api.answer_options import AnswerOptions
+from mlxd.daemon.api.caller import usable_meaning
 from mlxd.daemon.api.interleave import Indexed, interleaved
 from mlxd.daemon.api.refusals import InvalidField, RequestNotFound, UnsupportedCapability
 from mlxd.daemon.api.running import Interrupted, LiveRequest
@@ -55,7 +56,7 @@ class Job:
     """What a facade wants generated. `prepare` runs on a tokeniser thread, is told the context length and gives
     `prompts` prompts; `prompt_param` names its input.
 
-    `max_wait` is seconds for the model, None for the configured bound.
+    `max_wait` is seconds for the model, None for the configured bound. `on_lease` is called once the model is held.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Job:
     chat: ChatFormat | None = None
     max_wait: float | None = None
     key: str | None = None
+    on_lease: Callable[[], None] = lambda: None
 
     @property
     def choices(self) -> int:
@@ -163,6 +165,7 @@ class Inference:
                     )
                 )
                 self.queue_s, self.load_s = lease.queue_s, lease.load_s
+                job.on_lease()
                 _check_choices(job, lease.engine.config)
                 live.tokenize()
                 prepared = await self._prepare(lease)
@@ -216,12 +219,12 @@ class Inference:
 
 
 def resolve_model(request: web.Request, name: str | None) -> Resolved:
-    """What a request's model name means. Raises InvalidField when it names none, UnknownModel and AmbiguousModel."""
+    """What a request's model name means. Raises InvalidField when it names none, and what `usable_meaning` raises."""
     services = services_of(request)
     default = services.settings.models.default or ""
     if not name and not default:
         raise InvalidField("model is required, since models.default is not set; GET /v1/models lists them", "model")
-    return services.names.resolve(name, default)
+    return usable_meaning(request, name, default)
 
 
 def max_wait_of(request: web.Request) -> float | None:

@@ -11,7 +11,7 @@ from mlxd.daemon.api.services import services_of
 
 def routes() -> list[Route]:
     """This module's part of the API."""
-    return [Route("GET", "/metrics", metrics, Scope.READ)]
+    return [Route("GET", "/metrics", metrics, Scope.READ, answer=str, answer_type="text/plain")]
 
 
 async def metrics(request: web.Request) -> web.Response:

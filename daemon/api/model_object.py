@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET, Struct, to_builtins
+
+from mlxd.daemon.api.admin_objects import (
+    DecisionObject,
+    DraftObject,
+    EngineObject,
+    FailureObject,
+    LoadObject,
+    MemoryStatus,
+    ModelMemory,
+    ModelStatus,
+    OutsideObject,
+    PartsObject,
+)
 from mlxd.daemon.api.services import Services
+from mlxd.engines.errors import LoadFailure
 from mlxd.engines.types import DraftStats, EngineStats
 from mlxd.memory.footprint import MemoryLimits, Reading
 from mlxd.memory.parts import Parts
 from mlxd.registry.errors import Failure
 from mlxd.registry.snapshot import Decision, LoadStatus, ModelSnapshot
+from mlxd.registry.states import State
 
 
 def model_now(services: Services, model: ModelSnapshot) -> dict[str, Any]:
@@ -26,117 +42,108 @@ def memory_now(services: Services) -> dict[str, Any]:
 
 def model_object(model: ModelSnapshot, isolation: str) -> dict[str, Any]:
     """One model; times are seconds since the epoch, sizes bytes."""
-    return {
-        "id": model.spec.name,
-        "aliases": [*model.spec.aliases, *model.spec.presets],
-        "kind": model.spec.kind,
-        "path": str(model.spec.path),
-        "state": model.state,
-        "pinned": model.pinned,
-        "ttl_s": model.ttl,
-        "unload_at": model.unload_at,
-        "weight_bytes": model.spec.weight_bytes,
-        "resident_bytes": model.resident_bytes,
-        "kv_bytes": model.kv_bytes,
-        "prefix_cache_bytes": model.prefix_cache_bytes,
-        "leases": model.leases,
-        "queued": model.queued,
-        "loaded_at": model.loaded_at,
-        "last_used_at": model.last_used_at,
-        "load_seconds": model.load_seconds,
-        "isolation": isolation,
-        "pid": None,
-        "load": _load(model.load),
-        "error": failure_object(model.failure),
-        "engine": _engine(model.engine),
-    }
-
-
-def failure_object(failure: Failure | None) -> dict[str, Any] | None:
-    """The last failed load."""
-    if failure is None:
-        return None
-    return {
-        "reason": failure.reason,
-        "message": failure.message,
-        "attempts": failure.attempts,
-        "retry_at": failure.retry_at,
-    }
+    status = ModelStatus(
+        id=model.spec.name,
+        aliases=[*model.spec.aliases, *model.spec.presets],
+        kind=model.spec.kind,
+        path=str(model.spec.path),
+        state=State(model.state),
+        pinned=model.pinned,
+        ttl_s=model.ttl,
+        unload_at=model.unload_at,
+        weight_bytes=model.spec.weight_bytes,
+        resident_bytes=model.resident_bytes,
+        kv_bytes=model.kv_bytes,
+        prefix_cache_bytes=model.prefix_cache_bytes,
+        leases=model.leases,
+        queued=model.queued,
+        loaded_at=model.loaded_at,
+        last_used_at=model.last_used_at,
+        load_seconds=model.load_seconds,
+        isolation=isolation,
+        pid=None,
+        load=_load(model.load),
+        error=_failure(model.failure),
+        engine=_engine(model.engine),
+    )
+    return _plain(status)
 
 
 def decision_object(decision: Decision) -> dict[str, Any]:
     """One decision with its inputs."""
-    return {
-        "seq": decision.seq,
-        "at": decision.at,
-        "kind": decision.kind,
-        "model": decision.model,
-        "reason": decision.reason,
-        "for_model": decision.for_model,
-        "for_request": decision.for_request,
-        "inputs": dict(decision.inputs),
-    }
+    shown = DecisionObject(
+        seq=decision.seq,
+        at=decision.at,
+        kind=decision.kind,
+        model=decision.model,
+        reason=decision.reason,
+        for_model=decision.for_model,
+        for_request=decision.for_request,
+        inputs=dict(decision.inputs),
+    )
+    return _plain(shown)
 
 
 def memory_object(reading: Reading, parts: Parts, limits: MemoryLimits, models: list[ModelSnapshot]) -> dict[str, Any]:
     """The footprint, its parts, and the limits that hold now with the name of the one that binds."""
     footprint = reading.footprint
-    return {
-        "footprint_bytes": footprint.bytes,
-        "ceiling_bytes": limits.ceiling_bytes,
-        "soft_bytes": limits.soft_bytes,
-        "limit": limits.limit,
-        "pressure": reading.pressure,
-        "outside": {"level": footprint.strain.level, "reason": reading.mark.reason},
-        "machine_total_bytes": footprint.machine_total,
-        "machine_available_bytes": footprint.machine_available,
-        "parts": {
-            "weights": parts.weights,
-            "kv": parts.kv,
-            "prefix_cache": parts.prefix_cache,
-            "mlx_cache": parts.mlx_cache,
-            "base": parts.base,
-            "unexplained": parts.unexplained,
-        },
-        "models": [
-            {
-                "id": model.spec.name,
-                "weight_bytes": model.resident_bytes - model.kv_bytes - model.prefix_cache_bytes,
-                "kv_bytes": model.kv_bytes,
-                "prefix_cache_bytes": model.prefix_cache_bytes,
-            }
-            for model in models
-            if model.engine is not None
-        ],
-    }
+    status = MemoryStatus(
+        footprint_bytes=footprint.bytes,
+        ceiling_bytes=limits.ceiling_bytes,
+        soft_bytes=limits.soft_bytes,
+        limit=limits.limit,
+        pressure=reading.pressure,
+        outside=OutsideObject(footprint.strain.level, reading.mark.reason),
+        machine_total_bytes=footprint.machine_total,
+        machine_available_bytes=footprint.machine_available,
+        parts=PartsObject(
+            weights=parts.weights,
+            kv=parts.kv,
+            prefix_cache=parts.prefix_cache,
+            mlx_cache=parts.mlx_cache,
+            base=parts.base,
+            unexplained=parts.unexplained,
+        ),
+        models=[_model_memory(model) for model in models if model.engine is not None],
+    )
+    return _plain(status)
 
 
-def _load(load: LoadStatus | None) -> dict[str, Any] | None:
-    if load is None:
+def _model_memory(model: ModelSnapshot) -> ModelMemory:
+    weights = model.resident_bytes - model.kv_bytes - model.prefix_cache_bytes
+    return ModelMemory(model.spec.name, weights, model.kv_bytes, model.prefix_cache_bytes)
+
+
+def _load(load: LoadStatus | None) -> LoadObject | None:
+    return None if load is None else LoadObject(load.progress.bytes_done, load.progress.bytes_total, load.eta_s)
+
+
+def _failure(failure: Failure | None) -> FailureObject | None:
+    if failure is None:
         return None
-    return {
-        "bytes_done": load.progress.bytes_done,
-        "bytes_total": load.progress.bytes_total,
-        "eta_s": load.eta_s,
-    }
+    return FailureObject(LoadFailure(failure.reason), failure.message, failure.attempts, failure.retry_at)
 
 
-def _engine(stats: EngineStats | None) -> dict[str, Any] | None:
+def _engine(stats: EngineStats | None) -> EngineObject | None:
     if stats is None:
         return None
-    draft = {} if stats.draft is None else {"draft": _draft(stats.draft)}
-    return {
-        "running": stats.running,
-        "waiting": stats.waiting,
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": stats.completion_tokens,
-        "cached_tokens": stats.cached_tokens,
-        "decode_tps": stats.decode_tps,
-        "heartbeat_age_s": stats.heartbeat_age_s,
-        **draft,
-    }
+    return EngineObject(
+        running=stats.running,
+        waiting=stats.waiting,
+        prompt_tokens=stats.prompt_tokens,
+        completion_tokens=stats.completion_tokens,
+        cached_tokens=stats.cached_tokens,
+        decode_tps=stats.decode_tps,
+        heartbeat_age_s=stats.heartbeat_age_s,
+        draft=UNSET if stats.draft is None else _draft(stats.draft),
+    )
 
 
-def _draft(draft: DraftStats) -> dict[str, Any]:
+def _draft(draft: DraftStats) -> DraftObject:
     rate = draft.accepted / draft.proposed if draft.proposed else None
-    return {"proposed_tokens": draft.proposed, "accepted_tokens": draft.accepted, "acceptance_rate": rate}
+    return DraftObject(draft.proposed, draft.accepted, rate)
+
+
+def _plain(answer: Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = to_builtins(answer)
+    return plain

@@ -31,7 +31,11 @@ class UnsupportedCapability(ApiError):
     """The model cannot do what is asked for."""
 
 
-class InvalidApiKey(ApiError):
+class TurnedAway(ApiError):
+    """What is no request, or one that is refused before anybody knows who sends it: such calls may come in floods."""
+
+
+class InvalidApiKey(TurnedAway):
     """There is no key, or a wrong one."""
 
 
@@ -39,11 +43,11 @@ class Forbidden(ApiError):
     """The key lacks the scope or the model."""
 
 
-class HostNotAllowed(ApiError):
+class HostNotAllowed(TurnedAway):
     """The Host header names something that this daemon is not."""
 
 
-class OriginNotAllowed(ApiError):
+class OriginNotAllowed(TurnedAway):
     """Another site wants to change something, or asks for CORS without being configured."""
 
 
@@ -53,6 +57,10 @@ class NotFound(ApiError):
 
 class RequestNotFound(ApiError):
     """No live request has this id."""
+
+
+class ResponseNotFound(ApiError):
+    """No response of this id is kept, or none that the caller may see."""
 
 
 class MethodNotAllowed(ApiError):

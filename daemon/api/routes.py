@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import enum
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
+from mlxd.daemon.keys import Scope
+
+__all__ = ["ROUTES", "Handler", "Route", "Routes", "Scope", "route_of"]
+
+_PATTERN = re.compile(r"\{(\w+):[^{}]+\}")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Scope(enum.StrEnum):
-    """What an API key may do."""
-
-    INFER = "infer"
-    READ = "read"
-    ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """One call. `scope` None is open to everybody.
 
-    `body`, `answer` and `event` (one of a stream's) are types that msgspec makes a JSON Schema of; `example` is a body
-    that is taken. `query` has the parameters of the query with what they mean.
+    `body`, `answer` and `event` (one of a stream's) are types that msgspec makes a JSON Schema of, or unions of such; a
+    body that may be None may be left out. `also` has the answers of other statuses than 200 that are no errors, and
+    `example` is a body that is taken. `query` has the parameters of the query with what they mean.
     """
 
     method: str
@@ -35,9 +34,17 @@ class Route:
     body: Any = None
     answer: Any = None
     event: Any = None
+    also: Mapping[int, Any] = field(default_factory=dict)
+    answer_type: str = "application/json"
+    event_type: str = "text/event-stream"
     example: Mapping[str, Any] | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     allow_head: bool = True
+
+    @property
+    def name(self) -> str:
+        """The path as aiohttp calls it: variables without their patterns."""
+        return _PATTERN.sub(r"{\1}", self.path)
 
     def definition(self) -> web.RouteDef:
         """The route for aiohttp; what is read may be asked for its head alone."""

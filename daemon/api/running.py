@@ -133,6 +133,9 @@ class RunningRequests:
     def __len__(self) -> int:
         return len(self._live)
 
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._live
+
     @contextmanager
     def track(self, wanted_id: str, model: str, api: str, key: str | None = None) -> Iterator[LiveRequest]:
         """Keep a request for as long as it lives, under `wanted_id` or, if that is taken, one with a suffix."""
@@ -146,10 +149,10 @@ class RunningRequests:
             del self._live[request.id]
             self._changed(request.id)
 
-    def cancel(self, request_id: str) -> bool:
-        """End a request on purpose. False when there is none of this id."""
+    def cancel(self, request_id: str, owner: str | None = None) -> bool:
+        """End a request on purpose. False when there is none of this id, or none that came with the key `owner`."""
         request = self._live.get(request_id)
-        return request is not None and request.cancel()
+        return request is not None and owner in (None, request.key) and request.cancel()
 
     def views(self, waiting: Iterable[Waiter], only: Collection[str] | None = None) -> list[RequestView]:
         """Live requests, oldest first: all, or `only` these ids. `waiting` is who waits for a model, in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,8 +10,10 @@ from importlib.metadata import version
 
 from aiohttp import web
 
+from mlxd.daemon.api.responses.store import ResponseStore
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.feed import Feed
+from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.daemon.metrics import Metrics
@@ -21,12 +24,15 @@ from mlxd.memory.guard import MemoryGuard
 from mlxd.registry.names import NameTable
 from mlxd.registry.registry import ModelRegistry
 
+BODIES_AT_A_TIME = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """Lives as long as the daemon. `clock` is monotonic, `wall_clock` and `started` count from the epoch; seconds.
 
-    `tokenizers` runs templates and tokenisers, off the event loop. `settings` and `names` are those in effect: whoever
+    `tokenizers` runs templates and tokenisers, off the event loop. `bodies` bounds how many large bodies are read at a
+    time: the threads that do keep the GIL from the event loop. `settings` and `names` are those in effect: whoever
     needs the same ones over an await keeps them.
     """
 
@@ -37,8 +43,11 @@ class Services:
     running: RunningRequests
     guard: MemoryGuard
     books: MemoryBooks
+    keys: KeyRing
+    bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BODIES_AT_A_TIME))
     metrics: Metrics = field(default_factory=Metrics)
     feed: Feed = field(default_factory=Feed)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     started: float = field(default_factory=time.time)

@@ -1,1 +1,1 @@
-"""The Anthropic API: messages and their token counts."""
+"""The Anthropic API: messages and the counting of their tokens."""

@@ -79,6 +79,8 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     messages: Messages
     max_completion_tokens: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     reasoning_effort: Effort | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -86,6 +88,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
+    prompt_cache_options: dict[str, Any] | None = None
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):

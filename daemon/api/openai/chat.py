@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from mlxd.daemon.api.body import read_object
+from mlxd.daemon.api.body import read_as
+from mlxd.daemon.api.call_ids import CallIds
 from mlxd.daemon.api.chat_request import chat_job
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.openai.answer import respond
 from mlxd.daemon.api.openai.bodies import ChatBody
-from mlxd.daemon.api.openai.chat_choice import CallIds, ChatWriter
+from mlxd.daemon.api.openai.chat_choice import ChatWriter
 from mlxd.daemon.api.openai.fields import CHAT
 from mlxd.daemon.api.openai.logprobs import TokenBytes
 from mlxd.daemon.api.openai.objects import ChatAnswer, ChatChunk
@@ -54,8 +55,7 @@ def routes() -> list[Route]:
 
 async def create(request: web.Request) -> web.StreamResponse:
     """Answer a chat."""
-    body = await read_object(request)
-    note_ignored(request, CHAT.passed_over(body))
-    chat = parse_chat(body)
+    ignored, chat = await read_as(request, lambda body: (list(CHAT.passed_over(body)), parse_chat(body)))
+    note_ignored(request, ignored)
     wording = ChatWording(chat.options.logprobs is not None)
     return await respond(request, chat_job(request, chat, "chat"), chat.model, wording)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
-import string
 from collections.abc import Iterator
 from itertools import count
 
 from msgspec import UNSET
 
+from mlxd.daemon.api.call_ids import CallIds
 from mlxd.daemon.api.openai.logprobs import TokenBytes, chat_logprobs
 from mlxd.daemon.api.openai.objects import (
     AnswerMessage,
@@ -21,25 +20,6 @@ from mlxd.daemon.api.openai.objects import (
     FunctionDelta,
 )
 from mlxd.engines.types import FinishReason, RequestOutput, ToolCall
-
-# Mistral's chat templates take no ids of tool calls but nine letters and digits.
-CALL_ID_LENGTH = 9
-_ALPHANUMERIC = string.ascii_letters + string.digits
-
-
-class CallIds:
-    """Ids for the tool calls of one answer, each given once."""
-
-    def __init__(self) -> None:
-        self._given: set[str] = set()
-
-    def give(self, own: str | None) -> str:
-        """The model's own id for a call, if it has one that was not given yet, else a new one."""
-        name = own
-        while not name or name in self._given:
-            name = "".join(secrets.choice(_ALPHANUMERIC) for _ in range(CALL_ID_LENGTH))
-        self._given.add(name)
-        return name
 
 
 class ChatWriter:

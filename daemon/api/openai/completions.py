@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from mlxd.daemon.api.body import read_object
+from mlxd.daemon.api.body import read_as
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.openai.answer import respond
 from mlxd.daemon.api.openai.bodies import CompletionBody
@@ -56,8 +56,9 @@ def routes() -> list[Route]:
 
 async def create(request: web.Request) -> web.StreamResponse:
     """Go on from a prompt."""
-    body = await read_object(request)
-    note_ignored(request, COMPLETIONS.passed_over(body))
-    completion = parse_completion(body)
+    ignored, completion = await read_as(
+        request, lambda body: (list(COMPLETIONS.passed_over(body)), parse_completion(body))
+    )
+    note_ignored(request, ignored)
     text = completion.text
     return await respond(request, text_job(request, text, "completions"), text.model, TextWording(completion))

@@ -55,10 +55,8 @@ _SHARED: Mapping[str, Harmless] = {
 
 _CHAT: Mapping[str, Harmless] = {
     **_SHARED,
-    "add_generation_prompt": (True,),
     "audio": (),
     "chat_template": (),
-    "continue_final_message": (False,),
     "documents": ([],),
     "echo": (False,),
     "function_call": ("none",),
@@ -77,5 +75,5 @@ _COMPLETIONS: Mapping[str, Harmless] = {
     "suffix": ("",),
 }
 
-CHAT = FieldTable(ChatBody.__struct_fields__, _IGNORED | {"store"}, _CHAT)
+CHAT = FieldTable(ChatBody.__struct_fields__, _IGNORED | {"store", "prompt_cache_options"}, _CHAT)
 COMPLETIONS = FieldTable(CompletionBody.__struct_fields__, _IGNORED, _COMPLETIONS)

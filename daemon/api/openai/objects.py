@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Generic, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
@@ -156,11 +157,35 @@ ChatChunk = Answer[ChunkChoice]
 TextAnswer = Answer[TextChoice]
 
 
+class ModelStatus(Struct, frozen=True):
+    """The state of a model in a llama.cpp router's words: `unloaded`, `loading` or `loaded`. After a failed load it is
+    unloaded and `failed`.
+    """
+
+    value: str
+    args: tuple[str, ...] = ()
+    failed: bool | UnsetType = UNSET
+    exit_code: int | UnsetType = UNSET
+
+
+class ModelMeta(Struct, frozen=True):
+    """What llama.cpp says of a model: its context in tokens, its weights in bytes."""
+
+    n_ctx: int
+    size: int
+
+
 class ModelObject(Struct, frozen=True, kw_only=True):
-    """One name in GET /v1/models. `root` is the model that it means; lengths in tokens, sizes in bytes."""
+    """One name in GET /v1/models. `root` is the model that it means; lengths in tokens, sizes in bytes.
+
+    It has what OpenAI's and Anthropic's clients expect of a model.
+    """
 
     id: str
     created: int
+    created_at: datetime
+    display_name: str
+    max_input_tokens: int
     root: str
     preset: str | None
     kind: str
@@ -169,12 +194,19 @@ class ModelObject(Struct, frozen=True, kw_only=True):
     max_model_len: int
     weight_bytes: int
     aliases: tuple[str, ...]
+    status: ModelStatus
+    meta: ModelMeta
     object: str = "model"
+    type: str = "model"
     owned_by: str = "mlxd"
+    lifecycle: str = "active"
 
 
 class ModelList(Struct, frozen=True):
-    """Every name."""
+    """Every name, all on one page."""
 
     data: list[ModelObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
     object: str = "list"

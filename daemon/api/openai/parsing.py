@@ -64,7 +64,18 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
     tools = tool_use(chat.tools, body.get("tools"), chat.tool_choice, parallel)
     _check_forms(tools, options)
     messages = template_messages(chat.messages)
-    return ChatRequest(chat.model, messages, options, _template(chat), tools, chat.reasoning_effort)
+    continues = _continues(chat, messages[-1], tools, options)
+    if continues:
+        messages = (*messages[:-1], {**messages[-1], "content": messages[-1]["content"].rstrip()})
+    return ChatRequest(
+        model=chat.model,
+        messages=messages,
+        options=options,
+        template=_template(chat),
+        tools=tools,
+        effort=chat.reasoning_effort,
+        continues=continues,
+    )
 
 
 def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
@@ -81,6 +92,24 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     if echo and not all(isinstance(prompt, str) for prompt in prompts):
         raise InvalidField("echo needs prompts that are text; leave it out with token ids", "echo")
     return CompletionRequest(TextRequest(completion.model, prompts, options), echo)
+
+
+def _continues(chat: ChatBody, last: Mapping[str, Any], tools: ToolUse, options: AnswerOptions) -> bool:
+    """Whether the answer goes on where the last message stops. Raises InvalidField where none could."""
+    if not chat.continue_final_message:
+        if chat.add_generation_prompt is False:
+            message = "add_generation_prompt: an answer needs it, unless continue_final_message is true; leave it out"
+            raise InvalidField(message, "add_generation_prompt")
+        return False
+    param = "continue_final_message"
+    if chat.add_generation_prompt:
+        raise InvalidField(f"{param} cannot be combined with add_generation_prompt; leave that out", param)
+    if last["role"] != "assistant" or "tool_calls" in last or not last["content"].strip():
+        raise InvalidField(f"{param} needs a last message of role assistant with text and no calls", param)
+    form = options.guide.param if options.guide is not None else "tool_choice"
+    if options.guide is not None or tools.must_call:
+        raise InvalidField(f"{param} cannot be combined with {form}, which is about the whole of an answer", param)
+    return True
 
 
 def _template(chat: ChatBody) -> Mapping[str, Any]:

@@ -1,0 +1,110 @@
+"""Chat messages as Ollama clients send them, and as chat templates read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
+
+MAX_MESSAGES = 100_000
+
+
+class CalledFunction(Struct, frozen=True):
+    """What was called."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    arguments: dict[str, Any] | None = None
+
+
+class ToolCall(Struct, frozen=True):
+    """One entry of an assistant's `tool_calls`."""
+
+    function: CalledFunction
+    id: str | None = None
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """One message; `tool_name` and `tool_call_id` say which call a tool's message answers."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+Messages = Annotated[list[Message], Meta(max_length=MAX_MESSAGES)]
+
+
+def template_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
+    """Messages for a chat template, with text only. Raises UnsupportedCapability and InvalidField."""
+    calls = _Calls()
+    return tuple(_plain(message, f"messages[{index}]", calls) for index, message in enumerate(messages))
+
+
+def refuse_images(images: Sequence[str] | None, place: str) -> None:
+    """Raise UnsupportedCapability when there are any."""
+    if images:
+        raise UnsupportedCapability(f"{place}: this model takes text only; leave images out", place)
+
+
+@dataclass(slots=True)
+class _Calls:
+    """Ids for calls that came without: some templates read one. Answers that name no id answer in order."""
+
+    made: int = 0
+    open: list[tuple[str, str]] = field(default_factory=list)
+
+    def give(self, call: ToolCall) -> str:
+        self.made += 1
+        # nine letters and digits, as Mistral's templates want them
+        given = call.id or f"call{self.made:05d}"
+        self.open.append((given, call.function.name))
+        return given
+
+    def answered(self, message: Message) -> str | None:
+        """The id of the call that a tool's message answers, None when there is no such call."""
+        for place, (given, name) in enumerate(self.open):
+            if message.tool_call_id == given or (not message.tool_call_id and message.tool_name in (None, "", name)):
+                del self.open[place]
+                return given
+        return message.tool_call_id or None
+
+
+def _plain(message: Message, place: str, calls: _Calls) -> dict[str, Any]:
+    refuse_images(message.images, f"{place}.images")
+    extras = dict(_extras(message, place, calls))
+    return {"role": message.role, "content": message.content or "", **extras}
+
+
+def _extras(message: Message, place: str, calls: _Calls) -> Iterator[tuple[str, Any]]:
+    if message.role != "assistant" and message.tool_calls:
+        where = f"{place}.tool_calls"
+        raise InvalidField(f"{where}: only an assistant's message has them", where)
+    if message.role != "assistant" and message.thinking:
+        where = f"{place}.thinking"
+        raise InvalidField(f"{where}: only an assistant's message has it", where)
+    if message.thinking:
+        yield "reasoning_content", message.thinking
+    if message.tool_calls:
+        yield "tool_calls", [_call(call, calls.give(call)) for call in message.tool_calls]
+    if message.role != "tool":
+        return
+    if message.tool_name:
+        yield "name", message.tool_name
+    if (answered := calls.answered(message)) is not None:
+        yield "tool_call_id", answered
+
+
+def _call(call: ToolCall, given: str) -> dict[str, Any]:
+    return {
+        "id": given,
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": call.function.arguments or {}},
+    }
