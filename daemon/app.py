@@ -63,13 +63,16 @@ class Daemon:
         hf_cache: Path | None,
         backend: Callable[..., Backend] = mlx_backend,
         read: Callable[[], LoadedConfig] | None = None,
+        on_imported: Callable[[], None] = lambda: None,
     ) -> None:
         """Build all parts; `read` reads the configuration again for a reload, by default only the folders are.
 
-        Raises ConfigError for settings that this machine or its disk cannot follow.
+        `on_imported` is called once MLX is imported, unless a model is loaded or on its way by then. Raises ConfigError
+        for settings that this machine or its disk cannot follow.
         """
         limits = partial(limits_for, probe=probe, idle_bytes=probe.sample().bytes)
         self._probe = probe
+        self._on_imported = on_imported
         self.guard = MemoryGuard(probe, limits(settings.memory))
         self._prefix_folder = PrefixFolder(settings.server.state_dir / "prefixes", prefix_disk_bound(settings), backend)
         self._lanes = LanePool(partial(backend, self._prefix_folder, lambda: self.guard.limits.ceiling_bytes))
@@ -202,6 +205,8 @@ class Daemon:
             return
         adopt_library_loggers()
         log.info("mlx.imported", seconds=round(time.monotonic() - started, 3))
+        if not self.registry.has_engines:  # what a model leaves behind must stay collectable
+            self._on_imported()
         self._books.reopen_base()
         self._books(fresh=True)
         self._limit_again()

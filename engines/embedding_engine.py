@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
+
+import numpy as np
+
 from mlxd.engines.embedding import Embedding
 from mlxd.engines.embedding_loop import EmbeddingLoop
 from mlxd.engines.embedding_types import EmbeddingRequest
@@ -38,7 +42,7 @@ class EmbeddingEngine(EngineBase[EmbeddingLoop]):
                 raise InvalidRequest("there is nothing in an input", "input")
             if len(each) > info.encoder.max_length:
                 raise InputTooLong(number, len(each), info.encoder.max_length)
-            if min(each.tokens) < 0 or max(each.tokens) >= info.vocab_size:
+            if _highest(each.tokens) >= info.vocab_size:
                 raise InvalidRequest(f"expected token ids from 0 to {info.vocab_size - 1}", "input")
 
     def _check_memory(self, request: EmbeddingRequest) -> None:
@@ -50,3 +54,8 @@ class EmbeddingEngine(EngineBase[EmbeddingLoop]):
         needed = self._engine_loop.price.estimate(1, longest, longest)
         if needed > most:
             self._refuse(PrefillMemoryExceeded(request.id, needed, max(0, most), self._memory.limit))
+
+
+def _highest(tokens: array[int]) -> int:
+    """The highest id; a negative one counts as higher than any. There may be millions, and this is the event loop."""
+    return int(np.frombuffer(tokens, np.uintc).max())

@@ -13,14 +13,11 @@ from mlxd.engines.embedding_types import EncoderInfo, EncoderInput
 from mlxd.engines.encoder_loader import LoadedEncoder
 from mlxd.engines.encoder_tokenizer import EncoderTokenizer
 from mlxd.engines.errors import LoadError, LoadFailure
+from mlxd.engines.first_look import QUICK, SECOND
 from mlxd.engines.loader import is_out_of_memory
 from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.transients import LEAST_CHUNK, Shape, Transients
 from mlxd.engines.types import EngineConfig, ModelInfo
-
-# Tokens of the second look at a model that is new, and the seconds that the first may have taken for there to be one.
-_SECOND = 64
-_QUICK = 0.05
 
 
 class EmbeddingRunner:
@@ -73,8 +70,8 @@ class EmbeddingRunner:
         """How many numbers come out for each input."""
         started = time.perf_counter()
         dimensions = self._try(min(LEAST_CHUNK, max_length), vocab_size)
-        if time.perf_counter() - started < _QUICK:
-            self._try(min(_SECOND, max_length), vocab_size)
+        if time.perf_counter() - started < QUICK:
+            self._try(min(SECOND, max_length), vocab_size)
         mx.clear_cache()
         return dimensions
 

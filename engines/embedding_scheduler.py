@@ -117,14 +117,16 @@ class EmbeddingScheduler:
     def step(self) -> StepResult:
         """Run one batch. Never raises for a failing step."""
         result = StepResult()
-        batch = self._fitting(self._queue.take(self._pace.tokens(slow=self._stake.brake.slow)), result)
-        if batch:
-            try:
+        batch = self._queue.take(self._pace.tokens(slow=self._stake.brake.slow))
+        try:
+            batch = self._fitting(batch, result)
+            if batch:
                 self._run(batch, result)
-            # Whatever MLX raises here has lost the batch, not the engine.
-            except Exception as error:  # noqa: BLE001
-                self._fail_step(batch, error, result)
-            self._promise()
+        # Whatever MLX or a memory probe raises here has lost the batch, not the engine.
+        except Exception as error:  # noqa: BLE001
+            self._fail_step(batch, error, result)
+        # without a batch too: whoever is held here must not be waited for elsewhere
+        self._promise()
         return result
 
     def _fitting(self, batch: list[Item], result: StepResult) -> list[Item]:

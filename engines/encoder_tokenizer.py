@@ -11,7 +11,7 @@ from mlxd.engines.errors import InputTooLong, InvalidRequest
 from mlxd.engines.tokenizer import Tokenizer
 
 # Characters that are made into tokens in one call, which takes some 250 bytes of memory for each.
-LONG_TEXT = 1_000_000
+LONG_TEXT = 250_000
 
 
 class NoFastTokenizer(Exception):

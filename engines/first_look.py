@@ -19,8 +19,8 @@ from mlxd.engines.types import EngineConfig
 
 # Tokens of the second step, the first chunk that a prompt is taken in, and the seconds that the first may have taken
 # for there to be one: a slow model learns from its first prompt instead.
-_SECOND = 64
-_QUICK = 0.05
+SECOND = 64
+QUICK = 0.05
 
 
 def first_look(loaded: LoadedText, config: EngineConfig, meter: PeakMeter) -> PromptPrice:
@@ -29,8 +29,8 @@ def first_look(loaded: LoadedText, config: EngineConfig, meter: PeakMeter) -> Pr
     transients = Transients(Shape(config.attention_heads, config.itemsize))
     started = time.perf_counter()
     cost, transients = _step(models, LEAST_CHUNK, loaded.info.vocab_size, meter, transients)
-    if time.perf_counter() - started < _QUICK:
-        _, transients = _step(models, _SECOND, loaded.info.vocab_size, meter, transients)
+    if time.perf_counter() - started < QUICK:
+        _, transients = _step(models, SECOND, loaded.info.vocab_size, meter, transients)
     mx.clear_cache()
     return PromptPrice(cost, transients, loaded.info.vocab_size)
 

@@ -10,13 +10,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
 from mlxd.engines.backend import Backend
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.lane_scheduler import LaneScheduler, LoadedRunner
 from mlxd.engines.memory_share import MemoryStake
 from mlxd.engines.messages import (
     Abort,
@@ -36,61 +37,13 @@ from mlxd.engines.messages import (
     Trimmed,
 )
 from mlxd.engines.step_result import StepResult
-from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.turns import Turns
-from mlxd.engines.types import EngineConfig, EngineLimits, EngineStats, LoadProgress, ModelInfo, RequestStatus
+from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, RequestStatus
 
 log = structlog.stdlib.get_logger(__name__)
 
 # Seconds between snapshots for status calls while the set of live requests stays the same.
 NOTE_INTERVAL = 0.1
-
-
-class LoadedRunner(Protocol):
-    """A loaded model of any kind; see ModelRunner."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    def close(self) -> None: ...
-
-
-class LaneScheduler(Protocol):
-    """Decides what a model of any kind works at; see Scheduler."""
-
-    @property
-    def has_work(self) -> bool: ...
-
-    @property
-    def running(self) -> int: ...
-
-    @property
-    def waiting(self) -> int: ...
-
-    def add(self, request: Any, arrived: float) -> None: ...
-
-    def abort(self, request_id: str) -> bool: ...
-
-    def cancel(self, request_id: str) -> StepResult: ...
-
-    def abort_all(self, error: Exception) -> StepResult: ...
-
-    def settle(self) -> None: ...
-
-    def room_made(self, request_id: str) -> None: ...
-
-    def memory_changed(self) -> None: ...
-
-    def retune(self, limits: EngineLimits) -> None: ...
-
-    def trim_prefix_cache(self, max_bytes: int) -> None: ...
-
-    def statuses(self) -> tuple[RequestStatus, ...]: ...
-
-    def step(self) -> StepResult: ...
 
 
 R = TypeVar("R", bound=LoadedRunner)
@@ -220,6 +173,7 @@ class EngineLoop(ABC, Generic[R, S]):
             self._settle(scheduler)
             if closing is not None:
                 self._publish(scheduler.abort_all(closing.error))
+                self._note(scheduler)
                 return
             self._work()
             with self._step_lock, self._crowd.entered():

@@ -46,6 +46,7 @@ class Driver:
         self._on_models = on_models
         self._events: deque[ev.Event] = deque()
         self._planning = False
+        self._planned = clock()
         self._timer: asyncio.TimerHandle | None = None
 
     def post(self, event: ev.Event) -> None:
@@ -72,7 +73,8 @@ class Driver:
 
     def _step(self, event: ev.Event) -> None:
         state = replace(self.state, memory=self._read_memory(event))
-        self.state, effects = plan(state, event, self._clock())
+        self._planned = self._clock()
+        self.state, effects = plan(state, event, self._planned)
         for effect in effects:
             self._act(effect)
 
@@ -98,10 +100,11 @@ class Driver:
         else:
             self.unleased.set()
         self.stop()
-        now = self._clock()
-        due = next_deadline(self.state, now)
+        # of the plan's own moment: what has become due since then is still to be planned for
+        due = next_deadline(self.state, self._planned)
         if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(due - now, self.post, ev.Tick())
+            delay = max(0.0, due - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self.post, ev.Tick())
 
 
 def _changed(before: Residency, after: Residency) -> set[str]:

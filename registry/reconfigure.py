@@ -64,6 +64,7 @@ def _updated(known: Resident, configured: Resident) -> Resident:
         load_key=configured.load_key,
         pinned=configured.pinned,
         ttl=configured.ttl,
+        keep_alive=known.keep_alive if configured.ttl == known.ttl else None,
         removed=False,
         outdated=resident and (known.cancelling or configured.load_key != known.loaded_key),
         trouble=None if changed else known.trouble,

@@ -34,7 +34,7 @@ class Resident:
     `admitted` is what the load in memory or on its way was let in with, then what it was measured to need, in bytes;
     `into` is how much of it is what others left behind.
     `load_seconds` and `answer_seconds` are what the last load and, on average, a lease took; None until there was one.
-    `keep_alive` stands in for `ttl` until this load leaves memory.
+    `keep_alive` stands in for `ttl` until this load leaves memory or the ttl is changed.
     `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
     while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory;
     `retiring` while it drains for one of these two. `loaded_key` is the `load_key` of what is in memory.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_process import mlxd
+from clients_daemon import Serving, serving
 from fake_daemon import FakeDaemon, running
 from minilm import minilm_folder
 from smollm2 import DownloadFailed, smollm2_folder
@@ -64,6 +65,13 @@ def minilm() -> Path:
         return minilm_folder()
     except DownloadFailed as error:
         pytest.skip(f"MiniLM cannot be downloaded: {error}")
+
+
+@pytest.fixture(scope="session")
+def clients_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """One real daemon for the clients that people use; what a test sets in it, it sets back."""
+    with serving(tmp_path_factory.mktemp("clients")) as served:
+        yield served
 
 
 @pytest.fixture

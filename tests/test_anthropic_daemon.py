@@ -146,6 +146,28 @@ async def test_thinking_calls_and_results_go_round(client):
     assert caught.value.body["error"]["param"] == "messages[1].content[2]"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_clients_own_runner_of_tools_goes_round(client, stream):
+    asked = []
+
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """Tells it."""
+        asked.append(city)
+        return "17"
+
+    @anthropic.beta_async_tool
+    async def clock() -> str:
+        """Tells it."""
+        asked.append("clock")
+        return "12"
+
+    turns = client.beta.messages.tool_runner(**asks("caller", tools=[weather, clock]), stream=stream, max_iterations=2)
+    reasons = [(await turn.get_final_message() if stream else turn).stop_reason async for turn in turns]
+    assert reasons == ["tool_use", "tool_use"]
+    assert asked[:2] == ["Köln", "clock"]
+
+
 async def test_one_call_is_made_where_one_is_asked_for(client):
     for choice in (
         {"type": "auto", "disable_parallel_tool_use": True},

@@ -317,6 +317,14 @@ async def test_a_bad_body_is_refused_with_its_field_and_no_engine_ever_sees_it(c
         assert served.registry.waits.empty()
 
 
+@pytest.mark.parametrize("parse", [parse_message, parse_count])
+def test_a_refused_thread_is_told_so_that_a_client_goes_on_without_one(parse):
+    with pytest.raises(InvalidField) as caught:
+        parse(asks(thread={"type": "create"}))
+    assert caught.value.details == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert parse(asks(thread=None))
+
+
 RICH = asks(
     system=[TEXT],
     tools=[WEATHER, CLOCK],

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clients_daemon import ARGUMENTS, NAMES, SAID, serving
+from clients_daemon import ARGUMENTS, NAMES, SAID
 
 pytestmark = pytest.mark.soak
 
@@ -35,12 +35,11 @@ def installed() -> Path:
 
 
 @pytest.fixture(scope="module")
-def got(tmp_path_factory):
+def got(clients_daemon):
     """What the script got from the daemon, part by part."""
     script = shutil.copy(TESTS / "js_client.mjs", installed())
-    with serving(tmp_path_factory.mktemp("js")) as served:
-        command = ["node", str(script), served.v1, served.key]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = ["node", str(script), clients_daemon.v1, clients_daemon.key]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 

@@ -3,7 +3,7 @@
 import openai
 import pytest
 import tiktoken
-from clients_daemon import ARGUMENTS, MESSAGES, QUESTION, SAID, THOUGHT, TOOL, serving, snippets
+from clients_daemon import ARGUMENTS, MESSAGES, QUESTION, SAID, THOUGHT, TOOL, snippets
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
@@ -18,10 +18,9 @@ class get_weather(BaseModel):  # noqa: N801 - the name of the tool is that of th
     days: int
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("langchain")) as served:
-        yield served
+@pytest.fixture
+def served(clients_daemon):
+    return clients_daemon
 
 
 @pytest.fixture

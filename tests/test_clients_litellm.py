@@ -6,7 +6,7 @@ import os
 import httpx
 import pytest
 import yaml
-from clients_daemon import ARGUMENTS, CALLED, MESSAGES, QUESTION, SAID, TOOL, serving, snippets
+from clients_daemon import ARGUMENTS, CALLED, MESSAGES, QUESTION, SAID, TOOL, snippets
 from pydantic import BaseModel
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else its import asks the network for prices
@@ -23,10 +23,9 @@ class Forecast(BaseModel):
     days: int
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("litellm")) as served:
-        yield served
+@pytest.fixture
+def served(clients_daemon):
+    return clients_daemon
 
 
 @pytest.fixture

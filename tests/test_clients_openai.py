@@ -7,7 +7,7 @@ from typing import Literal
 import httpx
 import openai
 import pytest
-from clients_daemon import ARGUMENTS, CALLED, MESSAGES, NAMES, QUESTION, SAID, TOOL, serving, snippets
+from clients_daemon import ARGUMENTS, CALLED, MESSAGES, NAMES, QUESTION, SAID, TOOL, snippets
 from pydantic import BaseModel, ConfigDict
 
 SENTENCE = "".join(SAID)
@@ -21,10 +21,9 @@ class Forecast(BaseModel):
     days: int
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("openai")) as served:
-        yield served
+@pytest.fixture
+def served(clients_daemon):
+    return clients_daemon
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from embedding_harness import ask, embed, embedder, inputs, matrix, tokenizer_of
 from engine_harness import lane_pool
 from numpy_encoder import POOLED, NumpyEncoder, unit
@@ -12,54 +13,64 @@ from tiny_encoders import add_modules, build_encoder, change_config, rename_weig
 from tiny_models import build_tiny_model
 
 from mlxd.engines.embedding_types import EmbeddingRequest, EncoderHead
+from mlxd.engines.encoder_modules import Pooling, SentenceModules, read_modules
 
 TEXTS = ["import os", "def hello(name): return name", "a", "class of the " * 12, "x = 1 # " * 5]
 
 
-@pytest.fixture
+# one event loop, and engines on the same lanes, for all of them
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lanes():
     async with lane_pool() as pool:
         yield pool
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def paraphraser(minilm, lanes):
+    async with embedder(minilm, lanes) as engine:
+        yield engine
 
 
 def cosines(left, right):
     return np.sum(left * right, axis=1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
 
 
-async def test_minilm_gives_what_numpy_gives(minilm, lanes):
-    texts = ["A man is eating food.", "東京 is big", "naïve café", "one two " * 30, "?"]
+async def test_minilm_gives_what_numpy_gives(minilm, paraphraser):
+    texts = ["A man is eating food.", "東京 is big", "naïve café", "one two " * 12, "?"]
     model = NumpyEncoder(minilm)
-    async with embedder(minilm, lanes) as engine:
-        got = await embed(engine, texts)
-        wanted = np.array([unit(model.states(each.tokens).mean(axis=0)) for each in inputs(engine, texts)])
+    got = await embed(paraphraser, texts)
+    wanted = np.array([unit(model.states(each.tokens).mean(axis=0)) for each in inputs(paraphraser, texts)])
     assert got.shape == (5, 384)
     assert np.abs(got - wanted).max() < 1e-5
     assert cosines(got, wanted).min() > 0.9999
 
 
-async def test_minilm_knows_a_paraphrase_from_another_subject(minilm, lanes):
+async def test_minilm_knows_a_paraphrase_from_another_subject(paraphraser):
     pairs = [
         ("A man is eating food.", "A man eats something.", "The girl plays the violin."),
         ("How do I reset my password?", "I forgot my login and need a new one.", "The recipe needs two eggs."),
     ]
-    async with embedder(minilm, lanes) as engine:
-        assert engine.info.encoder.max_length == 256
-        for text, paraphrase, other in pairs:
-            a, b, c = await embed(engine, [text, paraphrase, other])
-            assert a @ b > a @ c + 0.3
-            assert np.linalg.norm(a) == pytest.approx(1, abs=1e-5)
+    assert paraphraser.info.encoder.max_length == 256
+    for text, paraphrase, other in pairs:
+        a, b, c = await embed(paraphraser, [text, paraphrase, other])
+        assert a @ b > a @ c + 0.3
+        assert np.linalg.norm(a) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
 async def test_each_way_of_pooling_gives_what_numpy_gives(tmp_path, lanes, kind):
-    for number, (mode, pooled) in enumerate(POOLED.items()):
-        folder = build_encoder(tmp_path / str(number), kind, pooling={mode: True}, unit=False)
-        model = NumpyEncoder(folder)
-        async with embedder(folder, lanes) as engine:
-            got = await embed(engine, TEXTS)
-            wanted = np.array([pooled(model.states(each.tokens)) for each in inputs(engine, TEXTS)])
-            assert not engine.info.encoder.unit
-        assert np.abs(got - wanted).max() < 2e-5, mode
+    # all of them in one model, whose vectors come one behind the other in the fixed order
+    folder = build_encoder(tmp_path / "m", kind, pooling=dict.fromkeys(POOLED, True), unit=False)
+    model = NumpyEncoder(folder)
+    async with embedder(folder, lanes) as engine:
+        got = await embed(engine, TEXTS)
+        states = [model.states(each.tokens) for each in inputs(engine, TEXTS)]
+        assert not engine.info.encoder.unit
+    for (mode, pooled), vectors in zip(POOLED.items(), np.split(got, len(POOLED), axis=1), strict=True):
+        assert np.abs(vectors - np.array([pooled(each) for each in states])).max() < 2e-5, mode
 
 
 async def test_two_ways_of_pooling_make_one_longer_vector_in_the_fixed_order(tmp_path, lanes):
@@ -72,11 +83,12 @@ async def test_two_ways_of_pooling_make_one_longer_vector_in_the_fixed_order(tmp
     assert got == pytest.approx(unit(np.concatenate([states[0], states.mean(axis=0)])), abs=1e-5)
 
 
-async def test_pooling_is_read_in_its_newer_form_too(tmp_path, lanes):
+async def test_pooling_is_read_in_its_newer_form_too(tmp_path):
     old = build_encoder(tmp_path / "old", pooling={"pooling_mode_cls_token": True})
     new = build_encoder(tmp_path / "new", pooling={"pooling_mode": "cls", "include_prompt": True})
-    async with embedder(old, lanes) as one, embedder(new, lanes) as other:
-        assert (await embed(one, TEXTS) == await embed(other, TEXTS)).all()
+    assert read_modules(old, None) == read_modules(new, None)
+    assert read_modules(old, Pooling.MEAN) == read_modules(new, Pooling.MEAN)
+    assert read_modules(new, Pooling.MEAN).pooling == (Pooling.CLS,)
 
 
 async def test_dense_layers_come_behind_the_pooling(tmp_path, lanes):
@@ -135,6 +147,31 @@ async def test_a_decoder_gives_the_last_tokens_state_of_mlx_lms_body(tmp_path, l
         assert np.abs(got - np.array([unit(state) for state in states])).max() < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+async def test_weights_of_half_the_bits_point_where_the_whole_ones_do(tmp_path, lanes, kind):
+    import mlx.core as mx
+
+    whole = build_encoder(tmp_path / "whole", dense=[(48, "Tanh")])
+    half = tmp_path / "half"
+    shutil.copytree(whole, half)
+    weights = mx.load(str(whole / "model.safetensors"))
+    halves = {name: weight.astype(getattr(mx, kind)) for name, weight in weights.items()}
+    mx.save_safetensors(str(half / "model.safetensors"), halves)
+    async with embedder(whole, lanes) as one, embedder(half, lanes) as other:
+        wanted, got = await embed(one, TEXTS[:3]), await embed(other, TEXTS[:3])
+    assert cosines(wanted, got).min() > 0.999
+    assert np.linalg.norm(got, axis=1) == pytest.approx(1, abs=1e-6)  # what is behind the model is in float32
+
+
+async def test_a_vector_of_nothing_stays_one(tmp_path):
+    import mlx.core as mx
+
+    from mlxd.engines.sentence_head import SentenceHead
+
+    head = SentenceHead(SentenceModules((Pooling.MEAN, Pooling.MAX), unit=True), 4, tmp_path)
+    assert np.array(head(mx.zeros((1, 3, 4)), mx.array([2]))).tolist() == [[0.0] * 8]
+
+
 async def test_a_quantized_folder_points_where_the_whole_one_does(tmp_path, lanes):
     import mlx.core as mx
     from mlx import nn
@@ -155,7 +192,7 @@ async def test_a_quantized_folder_points_where_the_whole_one_does(tmp_path, lane
         assert cosines(await embed(one, TEXTS), await embed(other, TEXTS)).min() > 0.999
 
 
-async def test_tokens_are_those_of_the_tokenizers_file_without_its_padding_and_truncation(minilm, lanes):
+async def test_tokens_are_those_of_the_tokenizers_file_without_its_padding_and_truncation(minilm, paraphraser):
     from tokenizers import Tokenizer
 
     plain = Tokenizer.from_file(str(minilm / "tokenizer.json"))
@@ -163,9 +200,8 @@ async def test_tokens_are_those_of_the_tokenizers_file_without_its_padding_and_t
     plain.no_padding()
     plain.no_truncation()
     texts = ["Héllo, wörld! 東京 don't [MASK]", "word " * 200, ""]
-    async with embedder(minilm, lanes) as engine:
-        got = inputs(engine, texts)
-        [pair] = tokenizer_of(engine).pairs("one two", ["three"], truncate=False)
+    got = inputs(paraphraser, texts)
+    [pair] = tokenizer_of(paraphraser).pairs("one two", ["three"], truncate=False)
     assert [list(each.tokens) for each in got] == [each.ids for each in plain.encode_batch(texts)]
     wanted = plain.encode("one two", "three")
     assert (list(pair.tokens), pair.second) == (wanted.ids, sum(wanted.type_ids))

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from embedding_harness import embed, embedder, inputs, tokenizer_of
 from engine_harness import lane_pool
 from safetensors.numpy import load_file, save_file
@@ -18,8 +19,11 @@ from mlxd.engines.errors import EngineClosed, InputTooLong, InvalidRequest, Load
 from mlxd.engines.types import EngineConfig
 from mlxd.memory.estimates import inspect_folder
 
+# one event loop, and engines on the same lanes, for all of them
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lanes():
     async with lane_pool() as pool:
         yield pool
@@ -160,7 +164,7 @@ def refused(folder, **config):
     return caught.value
 
 
-def test_a_folder_that_is_not_whole_is_bad_files(folder, tmp_path):
+async def test_a_folder_that_is_not_whole_is_bad_files(folder, tmp_path):
     for number, (name, spoil) in enumerate(BAD.items()):
         spoiled = tmp_path / f"bad{number}"
         shutil.copytree(folder, spoiled)
@@ -170,7 +174,7 @@ def test_a_folder_that_is_not_whole_is_bad_files(folder, tmp_path):
         assert len(str(error)) < 1000, name
 
 
-def test_what_would_make_other_vectors_and_is_not_done_here_is_unsupported(folder, tmp_path):
+async def test_what_would_make_other_vectors_and_is_not_done_here_is_unsupported(folder, tmp_path):
     for number, (name, spoil) in enumerate(UNSUPPORTED.items()):
         spoiled = tmp_path / f"other{number}"
         shutil.copytree(folder, spoiled)
@@ -179,7 +183,7 @@ def test_what_would_make_other_vectors_and_is_not_done_here_is_unsupported(folde
         assert error.reason == "unsupported", (name, error)
 
 
-def test_decoders_that_look_ahead_are_unsupported(tmp_path):
+async def test_decoders_that_look_ahead_are_unsupported(tmp_path):
     decoder = build_tiny_model(tmp_path / "m", size="micro", kind="qwen3")
     add_modules(decoder, {"pooling_mode_lasttoken": True})
     for number, change in enumerate(
@@ -195,7 +199,7 @@ def test_decoders_that_look_ahead_are_unsupported(tmp_path):
         assert refused(spoiled).reason == "unsupported"
 
 
-def test_an_adapter_is_not_passed_over(folder):
+async def test_an_adapter_is_not_passed_over(folder):
     assert refused(folder, adapter=folder).reason == "unsupported"
 
 

@@ -338,6 +338,43 @@ def test_while_others_run_it_waits_for_them_but_not_for_ever():
     assert isinstance(world.answers["second"], MemoryWaitTimeout)
 
 
+def test_engines_that_are_held_do_not_wait_for_each_other():
+    one, other = World(room=100 * 100), World()
+    other.share = one.share
+    other.scheduler = EmbeddingScheduler(
+        other.encoder, EngineConfig("n", "n", 512), memory=one.share.stake("n"), on_memory=other._wake
+    )
+    for world, name in ((one, "a"), (other, "b")):
+        world.add(wanted(name, 16, 300))  # it begins, and then there is no memory for the rest
+        world.step()
+        world.step()
+    for world, name in ((one, "a"), (other, "b")):
+        world.scheduler.room_made(name)
+        world.run()
+    assert isinstance(one.answers["a"], PrefillMemoryExceeded)
+    assert isinstance(other.answers["b"], PrefillMemoryExceeded)
+
+
+def test_a_probe_that_fails_is_the_fault_of_the_step_that_meets_it():
+    world = World()
+    fails = True
+
+    def headroom() -> int:
+        if fails:
+            raise OSError("no such file")
+        return 10**9
+
+    world.share.headroom = headroom
+    world.add(wanted("a", 16))
+    world.step()
+    assert isinstance(world.answers["a"], StepFailed)
+    fails = False
+    world.add(wanted("b", 16))
+    world.run()
+    assert world.vectors("b") == [16]
+    assert world.dead is None
+
+
 def test_while_it_is_held_others_are_asked_again():
     world = World(room=100, hold_timeout=10.0)
     world.share.stake("other").set(0, 1)

@@ -9,7 +9,7 @@ import urllib.request
 import ollama
 import pytest
 from api_calls import until
-from clients_daemon import ARGUMENTS, FORECAST, MESSAGES, QUESTION, SAID, SCHEMA, THOUGHT, TOOL, serving
+from clients_daemon import ARGUMENTS, FORECAST, MESSAGES, QUESTION, SAID, SCHEMA, THOUGHT, TOOL
 from daemon_process import Api
 from doc_pages import blocks, page
 from test_api_daemon import running
@@ -18,10 +18,9 @@ SENTENCE = "".join(SAID)
 REASONING = "They mean Paris."
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("ollama")) as running:
-        yield running
+@pytest.fixture
+def daemon(clients_daemon):
+    return clients_daemon
 
 
 @pytest.fixture
@@ -101,6 +100,7 @@ def test_a_format_is_kept_to(client):
 
 
 async def test_keep_alive_loads_keeps_expires_and_unloads(client, api):
+    [*_, last] = (await api.get("/admin/decisions"))["data"]
     assert client.generate("thinker", "").done_reason == "load"
     assert await state(api, "thinker") == "ready"
     assert client.chat("thinker", []).done_reason == "load"
@@ -120,8 +120,9 @@ async def test_keep_alive_loads_keeps_expires_and_unloads(client, api):
     await api.until("/admin/models/thinker", lambda model: model["state"] == "unloaded")
     client.chat("thinker", MESSAGES, keep_alive=0.05)
     await api.until("/admin/models/thinker", lambda model: model["state"] == "unloaded")
-    expired = [each for each in (await api.get("/admin/decisions"))["data"] if each["model"] == "thinker"]
-    assert [each["kind"] for each in expired if each["kind"] in ("expire", "drain")] == ["drain", "expire", "expire"]
+    taken = [each for each in (await api.get("/admin/decisions"))["data"] if each["seq"] > last["seq"]]
+    left = [each["kind"] for each in taken if each["model"] == "thinker" and each["kind"] != "load"]
+    assert left == ["drain", "unload", "expire", "expire"]
 
 
 async def test_keep_alive_zero_spares_the_requests_of_others(models_dir, tiny_model):
@@ -137,12 +138,14 @@ async def test_keep_alive_zero_spares_the_requests_of_others(models_dir, tiny_mo
         await until(lambda: registry.model("tiny").state == "unloaded")
 
 
-async def test_a_pinned_model_is_kept(client, api):
+async def test_a_pinned_model_is_kept_until_it_is_unloaded(client, api):
     await api.call("PATCH", "/admin/models/speaker", {"pinned": True})
     client.chat("speaker", MESSAGES, keep_alive=0)
     assert await state(api, "speaker") == "ready"
     [shown] = [model for model in client.ps().models if model.name == "speaker"]
     assert shown.expires_at.year == 9999
+    assert client.generate("speaker", keep_alive=0).done_reason == "unload"
+    assert await state(api, "speaker") == "unloaded"
     await api.call("PATCH", "/admin/models/speaker", {"pinned": False})
 
 

@@ -177,7 +177,7 @@ def test_the_examples_are_what_the_calls_answer():
         (piece, ChatAnswer),
         (end, ChatAnswer),
         (error, ErrorBody),
-        (vectors, EmbedAnswer),
+        (vectors, EmbedAnswer[list[float]]),
         (tags, ModelTags),
         (shown, ShownModel),
     ):

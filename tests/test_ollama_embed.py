@@ -4,10 +4,13 @@ import math
 
 import ollama
 import pytest
+import pytest_asyncio
 from api_calls import until
 from ollama_calls import client_of
 from test_api_daemon import running
 from tiny_encoders import build_encoder
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXTS = ["A man eats.", "The girl plays the violin.", "A man eats."]
 LONG = "word " * 500
@@ -27,7 +30,7 @@ def encoders(tmp_path_factory, tiny_model):
     return folder
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(encoders):
     async with running(encoders) as served:
         yield Reached(served)

@@ -27,6 +27,8 @@ SAID = [
     (-0.001, FOREVER),
     (1e300, FOREVER),
     (2**70, FOREVER),
+    (10**400, FOREVER),
+    (-(10**400), FOREVER),
     ("0", NOW),
     ("0s", NOW),
     ("-1", FOREVER),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,21 +9,18 @@ from datetime import UTC, datetime
 import ollama
 import pytest
 from api_fakes import listening, serving
-from mlx_lm.tokenizer_utils import _infer_tool_parser
 from ollama_calls import client_of
 from test_ollama_keep_alive import key
-from tiny_models import CHAT_TEMPLATE, TOOL_TEMPLATE
+from tiny_models import TOOL_TEMPLATE
 
-from mlxd.daemon.api import folders
-from mlxd.daemon.api.capabilities import _CALL_MARKERS, calls_can_be_read, capabilities
-from mlxd.daemon.api.folders import FolderFacts, ModelFolders, read_facts
+from mlxd.daemon.api.folders import FOLDERS
 from mlxd.daemon.api.ollama.models import OLLAMA_VERSION
-from mlxd.daemon.api.ollama.moments import NEVER
+from mlxd.daemon.api.ollama.moments import NEVER, rfc3339
 from mlxd.daemon.app import Daemon
 from mlxd.daemon.keys import Scope
 from mlxd.daemon.settings import ModelSettings, ModelsSettings, PresetSettings, SamplingSettings, Settings
 from mlxd.memory.probe import SystemProbe
-from mlxd.registry.spec import ModelKind, ModelSpec
+from mlxd.registry.spec import ModelSpec
 
 QWEN = {
     "model_type": "qwen3",
@@ -142,6 +138,44 @@ async def test_a_folder_that_says_nothing_is_listed_all_the_same(tmp_path):
         assert (await client.show("odd")).modelinfo["general.architecture"] == "unknown"
 
 
+async def test_a_folder_of_nonsense_spoils_the_lists_for_nobody(tmp_path):
+    nonsense = {
+        "half": ({"model_type": "\ud83d"}, {"chat_template": "tools \ud83d"}),
+        "listed": ({}, {"chat_template": [{"name": ["x"], "template": "t"}, {"name": {}}, {"name": "default"}]}),
+    }
+    for name, contents in nonsense.items():
+        (tmp_path / name).mkdir()
+        for file, content in zip(("config.json", "tokenizer_config.json"), contents, strict=True):
+            (tmp_path / name / file).write_text(json.dumps(content))
+    (tmp_path / "listed" / "chat_template.jinja").symlink_to("chat_template.jinja")
+    async with listed(tmp_path) as client:
+        families = {model.model: model.details.family for model in (await client.list()).models}
+        assert families == {"half": "\\ud83d", "listed": ""}
+        assert (await client.show("half")).template == "tools \\ud83d"
+        assert (await client.show("listed")).template == ""
+        studio = (await client._client.get("/api/v1/models")).json()["models"]
+        assert [model["key"] for model in studio] == ["half", "listed"]
+
+
+@pytest.mark.parametrize(("seconds", "written"), [(1e12, "9999-12-31T23:59:59"), (-1e12, "0001-01-01T00:00:00")])
+def test_a_moment_that_nobody_can_write_is_the_nearest_one(seconds, written):
+    assert rfc3339(seconds) == f"{written}.000000Z"
+
+
+async def test_a_model_that_goes_while_the_names_are_listed_spoils_nothing():
+    async with serving() as served:
+        reader = served.application[FOLDERS]
+        read = reader.facts
+
+        async def facts(spec):
+            served.registry.specs.pop("org/embed", None)
+            return await read(spec)
+
+        reader.facts = facts
+        names = [model.model for model in (await client_of(served).list()).models]
+    assert names == ["m", "org/embed", "gpt-4o", "m-cold"]
+
+
 async def test_models_in_memory_say_when_they_leave():
     async with serving() as served:
         now = served.services.wall_clock()
@@ -193,58 +227,6 @@ async def test_the_version_is_one_that_clients_ask_for():
     assert tuple(map(int, answer["version"].split("."))) >= (0, 6, 4)
 
 
-TEMPLATES = ["", CHAT_TEMPLATE, TOOL_TEMPLATE, "{% if tools %}{{ tools }}{% endif %}", "<tool_call> only"]
-TEMPLATES += ["".join(texts) for texts in _CALL_MARKERS]
-
-
-class Templated:
-    """All that mlx-lm looks at to tell whose calls a template's are."""
-
-    def __init__(self, template):
-        self.chat_template = template
-
-    def get_vocab(self):
-        return {}
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_calls_are_those_that_mlx_lm_reads(template):
-    assert calls_can_be_read(template) == (_infer_tool_parser(Templated(template)) is not None)
-
-
-def test_capabilities_are_what_is_served():
-    assert capabilities(ModelKind.TEXT, CHAT_TEMPLATE) == ["completion"]
-    assert capabilities(ModelKind.VISION, TOOL_TEMPLATE) == ["completion", "tools", "thinking"]
-    assert capabilities(ModelKind.EMBEDDING, TOOL_TEMPLATE) == ["embedding"]
-    # a template that shows tools does not make their calls readable
-    assert capabilities(ModelKind.TEXT, "{{ tools }}") == ["completion"]
-
-
-@pytest.mark.parametrize(
-    ("files", "template"),
-    [
-        ({"tokenizer_config.json": {"chat_template": "a"}}, "a"),
-        ({"tokenizer_config.json": {"chat_template": "a"}, "chat_template.json": {"chat_template": "b"}}, "b"),
-        ({"tokenizer_config.json": {"chat_template": "a"}, "chat_template.jinja": "c"}, "c"),
-        (
-            {
-                "tokenizer_config.json": {
-                    "chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
-                }
-            },
-            "d",
-        ),
-        ({"tokenizer_config.json": {"chat_template": [{"name": "tool_use", "template": "t"}, 1]}}, "t"),
-        ({"tokenizer_config.json": {"chat_template": 1}}, ""),
-        ({}, ""),
-    ],
-)
-def test_the_chat_template_is_the_one_that_holds(tmp_path, files, template):
-    for name, content in files.items():
-        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    assert read_facts(tmp_path).template == template
-
-
 @pytest.mark.parametrize(
     ("config", "level", "count"),
     [
@@ -262,24 +244,3 @@ async def test_the_size_is_told_from_the_bytes(tmp_path, config, level, count):
         served.registry.specs["m"] = spec
         shown = await client_of(served).show("m")
     assert (shown.details.quantization_level, shown.details.parameter_size) == (level, count)
-
-
-async def test_a_folder_is_read_again_only_when_it_has_changed(tmp_path):
-    reader = ModelFolders()
-    config = tmp_path / "config.json"
-    config.write_text('{"model_type": "llama"}')
-    spec = ModelSpec("m", tmp_path, load_key="1")
-    assert (await reader.facts(spec)).family == "llama"
-    config.write_text('{"model_type": "qwen3"}')
-    assert (await reader.facts(spec)).family == "llama"
-    assert (await reader.facts(replace(spec, load_key="2"))).family == "qwen3"
-
-
-async def test_a_disk_that_does_not_answer_holds_nobody_up(tmp_path, monkeypatch):
-    let_go = threading.Event()
-    monkeypatch.setattr(folders, "PATIENCE", 0.01)
-    monkeypatch.setattr(folders, "read_facts", lambda _: let_go.wait(10) and FolderFacts("llama"))
-    reader = ModelFolders()
-    assert await reader.facts(ModelSpec("m", tmp_path, load_key="1")) == FolderFacts()
-    assert await reader.facts(ModelSpec("m", tmp_path, load_key="1")) == FolderFacts()
-    let_go.set()

@@ -33,6 +33,16 @@ def test_pin_and_ttl_apply_to_a_model_in_use():
     assert w.states() == {"a": "ready"}
 
 
+def test_what_a_client_said_of_a_model_holds_until_another_ttl_is_configured():
+    w = world(A)
+    w.make_ready("a")
+    w.send(ev.KeptAlive("a", 300.0))
+    reconfigure(w, replace(A, kv_floor=A.kv_floor + 1))
+    assert w.model("a").idle_limit == 300.0
+    reconfigure(w, replace(A, ttl=60.0))
+    assert w.model("a").idle_limit == 60.0
+
+
 def test_a_new_model_can_be_asked_for():
     w = world(A)
     reconfigure(w, A, B)

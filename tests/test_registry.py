@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def make(workshop: Workshop, *names: str, limit: int = 100, size: int = 40, **op
         workshop,
         lambda *, fresh: MemoryReading(limit, "memory.ceiling", 0, 0),
         load_need=lambda spec: spec.weight_bytes,
-        clock=now,
+        clock=options.pop("clock", now),
         wall_clock=lambda: now() + EPOCH,
         **options,
     )
@@ -309,6 +310,20 @@ async def test_a_client_keeps_a_model_alive_until_it_leaves_memory(workshop):
     await passes(5.0)
     assert states(registry) == {"a": "unloaded"}
     assert registry.model("a").ttl is None
+
+
+async def test_what_becomes_due_while_it_is_planned_happens(workshop):
+    readings = count()
+    registry = make(workshop, "a", clock=lambda: now() + next(readings) * 1e-6)  # time passes while anything is done
+    async with registry.lease("a"):
+        registry.keep_alive("a", 1e-9)
+    await passes(1.0)
+    assert states(registry) == {"a": "unloaded"}
+    workshop.hold_loads = True
+    for bound in range(1, 12):
+        with pytest.raises(ModelWaitTimeout):
+            async with registry.lease("a", max_wait=bound * 1e-6):
+                pass
 
 
 async def test_a_load_that_is_refused_takes_back_nothing_that_others_set_meanwhile(workshop):

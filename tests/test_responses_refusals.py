@@ -66,6 +66,8 @@ BAD = [
     (item({**CALL, "arguments": "{"}), "input[0].arguments"),
     (item({**CALL, "arguments": "[1]"}), "input[0].arguments"),
     (item({**CALL, "arguments": "[" * 100_000}), "input[0].arguments"),
+    (item({**CALL, "arguments": '{"a":' + "[" * 100 + "]" * 100 + "}"}), "input[0].arguments"),
+    (item({**CALL, "arguments": "NaN"}), "input[0].arguments"),
     (item({**CALL, "name": ""}), "input[0].name"),
     (item({**CALL, "name": "n" * 200}), "input[0].name"),
     (item({**CALL, "namespace": "x"}), "input[0].namespace"),

@@ -69,9 +69,14 @@ def test_a_conversation_of_more_than_half_of_the_bytes_is_not_kept_and_drives_no
 
 def test_turns_of_a_conversation_are_kept_once_however_long_it_is():
     store = ResponseStore()
-    last = chain(store, 200, size=1000)
-    assert store.bytes == 200 * (TURN_COST + 1000) == last.conversation_size
-    assert [each.id for each in last.conversation()] == [f"r{number}" for number in range(200)]
+    last = chain(store, 1000, size=1000)
+    assert store.bytes == 1000 * (TURN_COST + 1000) == last.conversation_size
+    assert [each.id for each in last.conversation()] == [f"r{number}" for number in range(1000)]
+    for number in range(999):
+        store.delete(f"r{number}", None)
+    assert store.bytes == last.conversation_size
+    store.delete("r999", None)
+    assert store.bytes == 0
 
 
 def test_a_turn_that_was_deleted_counts_until_nothing_goes_on_from_it():
@@ -149,7 +154,7 @@ def test_what_is_counted_is_no_less_than_what_is_taken():
     try:
         before = tracemalloc.get_traced_memory()[0]
         store = ResponseStore()
-        for number in range(2000):
+        for number in range(1100):
             text = msgspec.json.encode({"text": f"{number} " * 100})
             items = tuple(f"msg_{number:032}_{place}" for place in range(3))
             store.keep(Turn(f"resp_req-{number:024}", None, False, text, bytes(bytearray(text)), items))

@@ -4,15 +4,19 @@ import json
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from answer_models import WEATHER
 from api_fakes import listening
 from tiny_models import ANSWER_MARKERS, BOS, TOOL_TEMPLATE, build_reciting_model
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from mlxd.daemon.api import prompt_length
 from mlxd.daemon.app import Daemon
 from mlxd.daemon.settings import ModelSettings, ModelsSettings, PresetSettings, ServerSettings, Settings
 from mlxd.memory.probe import SystemProbe
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HI = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
 CALLED = [
@@ -65,8 +69,8 @@ def folder(tmp_path_factory, tiny_model):
     return folder
 
 
-@pytest.fixture
-async def served(folder, tmp_path):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(folder, tmp_path_factory):
     settings = Settings(
         models=ModelsSettings(dirs=(folder,)),
         model=(
@@ -74,7 +78,7 @@ async def served(folder, tmp_path):
                 "speaker", aliases=("s",), presets=(PresetSettings("pensive", template={"enable_thinking": True}),)
             ),
         ),
-        server=ServerSettings(drain_timeout=5, state_dir=tmp_path),
+        server=ServerSettings(drain_timeout=5, state_dir=tmp_path_factory.mktemp("state")),
     )
     daemon = Daemon(settings, SystemProbe(), hf_cache=None)
     daemon.start()
@@ -146,8 +150,14 @@ async def test_a_chat_can_be_counted_without_the_beginning_of_an_answer(served):
 
 async def test_nothing_is_generated_and_nothing_is_left_behind(served):
     await served.tokens(prompt="hi")
-    stats = served.daemon.registry.model("speaker").engine
-    assert (stats.running, stats.prompt_tokens, stats.completion_tokens) == (0, 0, 0)
+    before = served.daemon.registry.model("speaker").engine
+    await served.tokens(prompt="hi")
+    model = served.daemon.registry.model("speaker")
+    assert (model.engine.prompt_tokens, model.engine.completion_tokens) == (
+        before.prompt_tokens,
+        before.completion_tokens,
+    )
+    assert (model.leases, model.engine.running) == (0, 0)
 
 
 async def test_null_is_the_default_of_every_field(served):
@@ -156,8 +166,9 @@ async def test_null_is_the_default_of_every_field(served):
     assert await served.tokens(prompt="hi", **nothing) == await served.tokens(prompt="hi")
 
 
-async def test_a_text_that_is_far_too_long_is_refused_before_all_of_it_is_read(served):
-    body = {"model": "speaker", "prompt": "a b " * 300_000, "add_special_tokens": False}
+async def test_a_text_that_is_far_too_long_is_refused_before_all_of_it_is_read(served, monkeypatch):
+    monkeypatch.setattr(prompt_length, "LONG_TEXT", 1000)
+    body = {"model": "speaker", "prompt": "a b " * 500, "add_special_tokens": False}
     status, answer = await served.ask(body)
     assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, "context_length_exceeded", "prompt")
 
@@ -199,10 +210,11 @@ WRONG = {
 @pytest.mark.parametrize("field", WRONG)
 async def test_what_cannot_be_served_is_refused_with_its_field(served, field):
     input_of = {"prompt": {}, "messages": {}, "model": {"prompt": "hi"}}.get(field, {"messages": HI})
+    before = served.daemon.registry.model("speaker").last_used_at
     for value in WRONG[field]:
         param = await served.refused(**input_of, **{field: value})
         assert param.partition(".")[0].partition("[")[0] == field, (value, param)
-    assert served.daemon.registry.model("speaker").state == "unloaded"
+    assert served.daemon.registry.model("speaker").last_used_at == before
 
 
 async def test_a_prompt_and_messages_do_not_go_together(served):

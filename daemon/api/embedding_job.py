@@ -13,6 +13,7 @@ from mlxd.daemon.api.encoding import Caller, Encoded, Encoder, Task, encode
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.daemon.api.services import Services
 from mlxd.engines.embedding_types import EncoderHead, EncoderInfo, EncoderInput
+from mlxd.engines.errors import InputTooLong
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,19 @@ def _inputs(job: EmbeddingJob, encoder: Encoder) -> list[EncoderInput]:
     texts = [prompt + text for text in job.inputs if isinstance(text, str)]
     if len(texts) == len(job.inputs):
         return encoder.tokenizer.inputs(texts, truncate=job.truncate)
-    end = info.max_length if job.truncate else None
-    given = [tokens[:end] for tokens in job.inputs if not isinstance(tokens, str)]
-    for number, tokens in enumerate(given):
-        if max(tokens, default=0) >= encoder.vocab_size or min(tokens, default=0) < 0:
-            raise _unknown_ids(job.place(number), encoder.vocab_size)
-    return [EncoderInput(array("i", tokens)) for tokens in given]
+    given = [tokens for tokens in job.inputs if not isinstance(tokens, str)]
+    return [_as_given(job, encoder, number, tokens) for number, tokens in enumerate(given)]
+
+
+def _as_given(job: EmbeddingJob, encoder: Encoder, number: int, tokens: Sequence[int]) -> EncoderInput:
+    """Token ids as an input. Of more than the model takes, which may be millions, the rest is not looked at."""
+    most = encoder.info.max_length
+    kept = tokens[:most]
+    if max(kept, default=0) >= encoder.vocab_size or min(kept, default=0) < 0:
+        raise _unknown_ids(job.place(number), encoder.vocab_size)
+    if len(tokens) > most and not job.truncate:
+        raise InputTooLong(number, len(tokens), most)
+    return EncoderInput(array("i", kept))
 
 
 def _unknown_ids(place: str, vocab_size: int) -> InvalidField:

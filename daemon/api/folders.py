@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from mlxd.daemon.api.errors import sayable
 from mlxd.daemon.disk_thread import DiskStuck, DiskThread
 from mlxd.memory.files import BadFile, read_bounded
 from mlxd.memory.model_config import MAX_CONFIG_BYTES, Config, model_type, number, read_config, read_object
@@ -62,6 +63,10 @@ class ModelFolders:
         self._read[spec.path] = (spec.load_key, facts)
         return facts
 
+    async def facts_of(self, specs: Iterable[ModelSpec]) -> dict[str, FolderFacts]:
+        """The same of several models, by their names."""
+        return {spec.name: await self.facts(spec) for spec in specs}
+
 
 FOLDERS = web.AppKey("model_folders", ModelFolders)
 
@@ -75,7 +80,7 @@ def read_facts(folder: Path) -> FolderFacts:
     quantization, bits = _weights(config)
     heads = number(config, "num_attention_heads", "n_head", "n_heads") or 0
     return FolderFacts(
-        family=model_type(config),
+        family=sayable(model_type(config)),
         quantization=quantization,
         bits=bits,
         embedding_length=number(config, "hidden_size", "n_embd", "d_model", "dim") or 0,
@@ -83,7 +88,7 @@ def read_facts(folder: Path) -> FolderFacts:
         heads=heads,
         kv_heads=number(config, "num_key_value_heads", "n_kv_heads") or heads,
         vocab_size=number(config, "vocab_size") or 0,
-        template=next(_templates(folder), ""),
+        template=sayable(next(_templates(folder), "")),
     )
 
 
@@ -113,7 +118,7 @@ def _templates(folder: Path) -> Iterator[str]:
 
 
 def _named_templates(templates: list[Any]) -> Iterator[str]:
-    named = {each.get("name"): each.get("template") for each in templates if isinstance(each, dict)}
+    named = {str(each.get("name")): each.get("template") for each in templates if isinstance(each, dict)}
     for name in ("default", "tool_use"):
         if isinstance(template := named.get(name), str):
             yield template

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -33,6 +34,12 @@ HEARTBEAT: Final = Heartbeat.BEAT
 def frame(event: Any) -> bytes:
     """One event with JSON in it."""
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def named_frame(event: Struct) -> bytes:
+    """One event under its own name, which is the tag of its type."""
+    name = str(event.__struct_config__.tag).encode()
+    return b"event: " + name + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
 def comment(text: str) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
@@ -15,6 +14,7 @@ from mlxd.daemon.api.body import convert, read_as
 from mlxd.daemon.api.chat_request import ChatRequest, chat_job
 from mlxd.daemon.api.fields import FieldTable
 from mlxd.daemon.api.inference import Inference, Job, Prepared
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.openai.logprobs import token_text
 from mlxd.daemon.api.openai.messages import Messages
 from mlxd.daemon.api.openai.parsing import parse_chat
@@ -83,7 +83,7 @@ async def tokenize(request: web.Request) -> web.Response:
         # off the event loop: the first one reads the whole vocabulary
         texts = await services.tokenizers.run(model, lambda: _texts(inference, prompt))
     answer = Tokens(list(prompt), len(prompt), most, texts)
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+    return json_answer(answer)
 
 
 def parse_tokenize(raw: Mapping[str, Any]) -> tuple[TokenizeBody, ChatRequest | None]:

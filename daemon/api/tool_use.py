@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mlxd.daemon.api.body import decode_object
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.daemon.api.wanted_guide import WantedGuide
 from mlxd.engines.errors import InvalidRequest
@@ -53,6 +54,14 @@ class ToolUse:
             return check_guide(tokenizer, guide)
         except InvalidRequest as error:
             raise InvalidField(f"{param}: {error}", param) from error
+
+
+def call_arguments(text: str, place: str) -> dict[str, Any]:
+    """The arguments of a call as templates read them, from their JSON text at `place`. Raises InvalidField."""
+    try:
+        return decode_object((text or "{}").encode())
+    except InvalidField:
+        raise InvalidField(f"{place}: expected the JSON text of an object", place) from None
 
 
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.anthropic.content import ContentEvents, whole_content
@@ -22,9 +21,10 @@ from mlxd.daemon.api.anthropic.objects import (
 )
 from mlxd.daemon.api.errors import ErrorAnswer
 from mlxd.daemon.api.inference import Inference, Job
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import request_id_of
 from mlxd.daemon.api.services import services_of
-from mlxd.daemon.api.sse import comment
+from mlxd.daemon.api.sse import comment, named_frame
 from mlxd.daemon.api.streaming import collect, stream_answer
 from mlxd.daemon.api.vendor import vendor_of
 from mlxd.engines.types import FinishReason, RequestOutput, Usage
@@ -80,19 +80,19 @@ class EventWriter:
 
     def write(self, choice: int, output: RequestOutput) -> bytes:  # noqa: ARG002 - there is one
         """The events for one output. What is not shown yet is a ping, so that the stream does not look dead."""
-        return b"".join(map(named, self._events(output))) or named(Ping())
+        return b"".join(map(named_frame, self._events(output))) or named_frame(Ping())
 
     def beat(self, progress: str) -> bytes:
         """A ping, and what the request waits for as a comment."""
-        return comment(progress) + named(Ping())
+        return comment(progress) + named_frame(Ping())
 
     def end(self) -> bytes:
         """The last event."""
-        return named(MessageStop())
+        return named_frame(MessageStop())
 
     def fail(self, error: ErrorAnswer) -> bytes:
         """The error as an event."""
-        return named(failure(error, self._request_id))
+        return named_frame(failure(error, self._request_id))
 
     def _events(self, output: RequestOutput) -> Iterator[Event]:
         if not self._started:
@@ -112,7 +112,7 @@ async def respond(request: web.Request, job: Job, name: str | None, *, shows_thi
     if job.options.stream:
         return await stream_answer(request, inference, EventWriter(printer, request_id_of(request)))
     answer = printer.whole([output for _, output in await collect(inference)])
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+    return json_answer(answer)
 
 
 def stopped_by(output: RequestOutput, *, called: bool) -> Stopped:
@@ -130,9 +130,3 @@ def usage_object(usage: Usage) -> MessageUsage:
     """Token counts as Anthropic shows them: what the prefix cache gave is not among the input's own."""
     own = usage.prompt_tokens - usage.cached_tokens
     return MessageUsage(own, usage.completion_tokens, usage.cached_tokens)
-
-
-def named(event: Event) -> bytes:
-    """An event of a stream, under its own name."""
-    name = str(event.__struct_config__.tag)
-    return f"event: {name}\ndata: ".encode() + msgspec.json.encode(event) + b"\n\n"

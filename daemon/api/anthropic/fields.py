@@ -75,8 +75,8 @@ def refuse_foreign(body: Mapping[str, Any]) -> None:
     What has a wrong shape is left to the types.
     """
     if body.get("thread") is not None:
-        message = "thread: no conversation is kept here; leave it out, and send all of the messages"
-        raise InvalidField(message, "thread", details=_NO_THREADS)
+        reason = "thread: no conversation is kept here; leave it out, and send all of the messages"
+        raise InvalidField(reason, "thread", details=_NO_THREADS)
     for index, message in _objects(body.get("messages")):
         for place, block in _blocks(message.get("content"), f"messages[{index}].content"):
             kind = block.get("type")

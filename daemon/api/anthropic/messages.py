@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.anthropic.answer import respond
@@ -12,6 +11,7 @@ from mlxd.daemon.api.anthropic.parsing import parse_count, parse_message
 from mlxd.daemon.api.body import read_as
 from mlxd.daemon.api.chat_request import chat_job
 from mlxd.daemon.api.inference import Inference
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
@@ -59,4 +59,4 @@ async def count(request: web.Request) -> web.Response:
     note_ignored(request, asked.ignored)
     inference = Inference(services_of(request), chat_job(request, asked.chat, "count_tokens"))
     [prompt] = await inference.tokens()
-    return web.Response(body=msgspec.json.encode(TokenCount(len(prompt))), content_type="application/json")
+    return json_answer(TokenCount(len(prompt)))

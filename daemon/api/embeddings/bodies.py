@@ -83,12 +83,12 @@ class Ranked(Struct, frozen=True):
     document: Document | UnsetType = UNSET
 
 
-class Ranking(Struct, frozen=True):
+class Ranking(Struct, Generic[Item], frozen=True):
     """The documents, the most relevant first."""
 
     id: str
     model: str
-    results: list[Ranked]
+    results: Sequence[Item]
     usage: TokensRead
     mlxd: Vendor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class Search:
 
 def routes() -> list[Route]:
     """This module's part of the API."""
-    return [Route("POST", "/v1/rerank", rerank, Scope.INFER, body=RerankBody, answer=Ranking, example=EXAMPLE)]
+    return [Route("POST", "/v1/rerank", rerank, Scope.INFER, body=RerankBody, answer=Ranking[Ranked], example=EXAMPLE)]
 
 
 async def rerank(request: web.Request) -> web.Response:
@@ -60,10 +61,8 @@ async def rerank(request: web.Request) -> web.Response:
     caller = Caller.of(request, body.model, "rerank")
     task = Task(lambda encoder: _inputs(search, encoder), search.place)
     encoded = await encode(services_of(request), caller, task)
-    scores = _scores(encoded)
-    ranked = sorted(scores, key=lambda index: (-scores[index], index))[: body.top_n]
-    shown = [Document(text) if body.return_documents else UNSET for text in search.documents]
-    results = [Ranked(index, scores[index], shown[index]) for index in ranked]
+    # off the event loop: millions of numbers, or documents that go back, take their time
+    results = await asyncio.to_thread(_results, body, search.documents, encoded)
     usage = TokensRead(encoded.prompt_tokens, encoded.prompt_tokens)
     name = body.model or caller.resolved.model
     answer = Ranking(f"rerank-{request_id_of(request)}", name, results, usage, encoded.vendor)
@@ -96,17 +95,29 @@ def _prompt(info: EncoderInfo, names: Sequence[str]) -> str:
     return "" if name is None else info.prompts[name]
 
 
-def _scores(encoded: Encoded) -> dict[int, float]:
+def _results(body: RerankBody, documents: Sequence[str], encoded: Encoded) -> list[msgspec.Raw]:
+    """The results as JSON, one by one: others get their turn between two."""
+    scores = scores_of(encoded)
+    ranked = sorted(scores, key=lambda index: (-scores[index], index))[: body.top_n]
+    shown = (Document(documents[index]) if body.return_documents else UNSET for index in ranked)
+    results = (Ranked(index, scores[index], document) for index, document in zip(ranked, shown, strict=True))
+    return [msgspec.Raw(msgspec.json.encode(result)) for result in results]
+
+
+def scores_of(encoded: Encoded) -> dict[int, float]:
     """The score of each document, by its number, as far as there are any."""
-    if encoded.info is None:
+    made = {index: vector for index, vector in enumerate(encoded.vectors) if vector is not None}
+    if encoded.info is None or not made:
         return {}
-    numbers = [None if vector is None else np.frombuffer(vector, "<f4").astype(float) for vector in encoded.vectors]
+    numbers = np.frombuffer(b"".join(made.values()), "<f4").astype(float).reshape(len(made), -1)
     if encoded.info.head is EncoderHead.SCORES:
-        return {index: _sigmoid(each.item()) for index, each in enumerate(numbers) if each is not None}
-    *documents, query = numbers
-    if query is None:
+        return dict(zip(made, map(_sigmoid, numbers[:, 0].tolist()), strict=True))
+    query = len(encoded.vectors) - 1
+    if query not in made:
         return {}
-    return {index: _cosine(query, each) for index, each in enumerate(documents) if each is not None}
+    # the query is the last one
+    del made[query]
+    return dict(zip(made, _cosines(numbers[-1], numbers[:-1]), strict=True))
 
 
 def _sigmoid(logit: float) -> float:
@@ -114,6 +125,8 @@ def _sigmoid(logit: float) -> float:
     return 1 / (1 + small) if logit >= 0 else small / (1 + small)
 
 
-def _cosine(one: Numbers, other: Numbers) -> float:
-    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / lengths if lengths else 0.0
+def _cosines(one: Numbers, others: Numbers) -> list[float]:
+    """0 for vectors of length 0."""
+    lengths = np.linalg.norm(others, axis=1) * np.linalg.norm(one)
+    cosines: list[float] = np.divide(others @ one, lengths, out=np.zeros(len(others)), where=lengths > 0).tolist()
+    return cosines

@@ -31,8 +31,11 @@ from mlxd.engines.types import RequestOutput, ToolCall
 
 NDJSON = "application/x-ndjson"
 
-# Next line, line separator, paragraph separator: JSON may have them as they are.
-_LINE_ENDS = (("\x85".encode(), b"\\u0085"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
+# In JSON the first two are spaces. Next line, line separator and paragraph separator it may have as they are.
+_LINE_ENDS = (
+    *((b"\n", b" "), (b"\r", b" ")),
+    *(("\x85".encode(), b"\\u0085"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029")),
+)
 
 A = TypeVar("A", bound=Answer)
 
@@ -125,7 +128,8 @@ class Printer(Generic[A]):
         return self.wording(self.model, rfc3339(self.services.wall_clock()), said)
 
     def _call(self, call: ToolCall) -> Call:
-        arguments = msgspec.json.decode(call.arguments)
+        # as the model wrote them, which may hold more than can be read and written again: 1e999, half a character
+        arguments = msgspec.Raw(call.arguments.encode())
         return Call(self._ids.give(call.id), CalledFunction(next(self._places), call.name, arguments))
 
 

@@ -16,6 +16,7 @@ from mlxd.daemon.api.embedding_job import EmbeddingJob, Vectors, embed, floats
 from mlxd.daemon.api.encoding import Caller, Encoded
 from mlxd.daemon.api.fields import FieldTable
 from mlxd.daemon.api.inference import resolve_model
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.ollama.bodies import EmbedBody, EmbeddingsBody
 from mlxd.daemon.api.ollama.fields import EMBED, EMBEDDINGS, VECTOR_OPTIONS, check, passed_over
@@ -47,7 +48,9 @@ class Asked:
 def routes() -> list[Route]:
     """This module's part of the API."""
     return [
-        Route("POST", "/api/embed", create, Scope.INFER, body=EmbedBody, answer=EmbedAnswer, example=EXAMPLE),
+        Route(
+            "POST", "/api/embed", create, Scope.INFER, body=EmbedBody, answer=EmbedAnswer[list[float]], example=EXAMPLE
+        ),
         Route(
             "POST",
             "/api/embeddings",
@@ -67,13 +70,13 @@ async def create(request: web.Request) -> web.Response:
     made = await _embed(request, asked)
     total = services.clock() - started
     name = asked.model or resolve_model(request, None).model
-    return _json(await asyncio.to_thread(_written, made, name, total))
+    return json_answer(await asyncio.to_thread(_written, made, name, total))
 
 
 async def create_one(request: web.Request) -> web.Response:
     """Make a vector of a prompt, as long as the model makes it; without one load or unload the model."""
     made = await _embed(request, parse_embeddings(await _read(request, EMBEDDINGS)))
-    return _json(EmbeddingsAnswer(next(iter(_numbers(made)), [])))
+    return json_answer(EmbeddingsAnswer(_numbers(next(iter(made.vectors), None))))
 
 
 def parse_embed(raw: Mapping[str, Any]) -> Asked:
@@ -141,11 +144,12 @@ def _nothing(queue_s: float, load_s: float) -> Vectors:
     return Vectors((), Encoded(None, None, queue_s, load_s))
 
 
-def _written(made: Vectors, model: str, total: float) -> EmbedAnswer:
+def _written(made: Vectors, model: str, total: float) -> EmbedAnswer[msgspec.Raw]:
     vendor = made.encoded.vendor
     return EmbedAnswer(
         model=model,
-        embeddings=_numbers(made),
+        # one by one: others get their turn between two
+        embeddings=[msgspec.Raw(msgspec.json.encode(_numbers(vector))) for vector in made.vectors],
         total_duration=nanoseconds(total),
         load_duration=nanoseconds(made.encoded.queue_s),
         prompt_eval_count=made.encoded.prompt_tokens,
@@ -153,9 +157,5 @@ def _written(made: Vectors, model: str, total: float) -> EmbedAnswer:
     )
 
 
-def _numbers(made: Vectors) -> list[list[float]]:
-    return [[] if vector is None else floats(vector) for vector in made.vectors]
-
-
-def _json(answer: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+def _numbers(vector: bytes | None) -> list[float]:
+    return [] if vector is None else floats(vector)

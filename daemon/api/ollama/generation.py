@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.answer_options import AnswerOptions
@@ -13,6 +12,7 @@ from mlxd.daemon.api.body import read_as
 from mlxd.daemon.api.caller import key_of
 from mlxd.daemon.api.chat_request import ChatRequest, chat_job
 from mlxd.daemon.api.inference import Inference, Job, Prepared, max_wait_of, resolve_model
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored, request_id_of
 from mlxd.daemon.api.ollama.answer import NDJSON, LineWriter, Printer, Wording, chat_answer, generate_answer
 from mlxd.daemon.api.ollama.bodies import ChatBody, GenerateBody
@@ -92,13 +92,13 @@ async def _respond(request: web.Request, asked: Asked, api: str, wording: Wordin
     printer = Printer(services, inference, name, wording, asked.logprobs, services.clock())
     if unloads:
         await unload(services.registry, resolved.model)
-        return _json(printer.without_request("unload"))
+        return json_answer(printer.without_request("unload"))
     if asked.request is None:
         await inference.tokens()
-        return _json(printer.without_request("load"))
+        return json_answer(printer.without_request("load"))
     if asked.stream:
         return await stream_answer(request, inference, LineWriter(printer), NDJSON)
-    return _json(printer.whole(await collect(inference)))
+    return json_answer(printer.whole(await collect(inference)))
 
 
 def _job(request: web.Request, asked: Asked, resolved: Resolved, api: str) -> Job:
@@ -118,7 +118,3 @@ def _job(request: web.Request, asked: Asked, resolved: Resolved, api: str) -> Jo
                 max_wait=max_wait_of(request),
                 key=key_of(request),
             )
-
-
-def _json(answer: Answer) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -35,10 +34,11 @@ def parse_keep_alive(value: float | int | str | None) -> KeepAlive | None:
     """How long, as Ollama reads it; None where nothing is said. Raises InvalidField."""
     if value is None:
         return None
-    seconds = _seconds(value) if isinstance(value, str) else float(value)
-    if seconds is None or math.isnan(seconds):
+    seconds = _seconds(value) if isinstance(value, str) else value
+    if seconds is None:
         raise InvalidField(f"{FIELD}: expected {_FORMS}", FIELD)
-    return FOREVER if seconds < 0 or seconds > MAX_DURATION else KeepAlive(seconds)
+    # an integer may be too large for a float
+    return KeepAlive(float(seconds)) if 0 <= seconds <= MAX_DURATION else FOREVER
 
 
 def on_lease(request: web.Request, resolved: Resolved, keep_alive: KeepAlive | None) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ from msgspec import Meta, Struct
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 
 MAX_MESSAGES = 100_000
+ANY_NAME = ""
 
 
 class CalledFunction(Struct, frozen=True):
@@ -56,25 +58,37 @@ def refuse_images(images: Sequence[str] | None, place: str) -> None:
 
 @dataclass(slots=True)
 class _Calls:
-    """Ids for calls that came without: some templates read one. Answers that name no id answer in order."""
+    """Ids for calls that came without: some templates read one. Answers that name no id answer in order.
+
+    `open` are the ids of calls without an answer; `by_name` has all ids in order, by function and under ANY_NAME.
+    """
 
     made: int = 0
-    open: list[tuple[str, str]] = field(default_factory=list)
+    open: set[str] = field(default_factory=set)
+    by_name: defaultdict[str, deque[str]] = field(default_factory=lambda: defaultdict(deque))
 
     def give(self, call: ToolCall) -> str:
         self.made += 1
         # nine letters and digits, as Mistral's templates want them
         given = call.id or f"call{self.made:05d}"
-        self.open.append((given, call.function.name))
+        self.open.add(given)
+        for name in (call.function.name, ANY_NAME):
+            self.by_name[name].append(given)
         return given
 
     def answered(self, message: Message) -> str | None:
         """The id of the call that a tool's message answers, None when there is no such call."""
-        for place, (given, name) in enumerate(self.open):
-            if message.tool_call_id == given or (not message.tool_call_id and message.tool_name in (None, "", name)):
-                del self.open[place]
+        given = message.tool_call_id or self._first(message.tool_name or ANY_NAME)
+        self.open.discard(given or "")
+        return given
+
+    def _first(self, name: str) -> str | None:
+        waiting = self.by_name[name]
+        while waiting:
+            given = waiting.popleft()
+            if given in self.open:
                 return given
-        return message.tool_call_id or None
+        return None
 
 
 def _plain(message: Message, place: str, calls: _Calls) -> dict[str, Any]:

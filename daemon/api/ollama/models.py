@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from mlxd.daemon.api.body import convert, read_object
 from mlxd.daemon.api.caller import may_use, usable_meaning, usable_names
 from mlxd.daemon.api.capabilities import capabilities
 from mlxd.daemon.api.folders import FOLDERS, FolderFacts
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.ollama.bodies import ShowBody
 from mlxd.daemon.api.ollama.fields import SHOW
@@ -66,7 +69,16 @@ def routes() -> list[Route]:
 
 async def tags(request: web.Request) -> web.Response:
     """Every name that the caller may use: models, then aliases, then presets."""
-    return _json(ModelTags([await _listed(request, *each) for each in list(usable_names(request))]))
+    services, names = services_of(request), [*usable_names(request)]
+    # before anything is awaited: a reload may remove a model meanwhile
+    specs = {meaning.model: services.registry.model(meaning.model).spec for _, meaning in names}
+    facts = await request.app[FOLDERS].facts_of(specs.values())
+
+    def listed() -> ModelTags:
+        return ModelTags([_listed(services, name, meaning, specs, facts) for name, meaning in names])
+
+    # beside the event loop: there may be a thousand
+    return json_answer(await asyncio.to_thread(listed))
 
 
 async def loaded(request: web.Request) -> web.Response:
@@ -74,7 +86,7 @@ async def loaded(request: web.Request) -> web.Response:
     models = [model for model in services_of(request).registry.models() if model.state in _LOADED]
     usable = [model for model in models if may_use(request, Resolved(model.spec.name))]
     shown = [await _loaded(request, model) for model in usable]
-    return _json(LoadedModels(sorted(shown, key=lambda model: model.expires_at, reverse=True)))
+    return json_answer(LoadedModels(sorted(shown, key=lambda model: model.expires_at, reverse=True)))
 
 
 async def show(request: web.Request) -> web.Response:
@@ -91,7 +103,7 @@ async def show(request: web.Request) -> web.Response:
     spec = services.registry.model(meaning.model).spec
     facts = await request.app[FOLDERS].facts(spec)
     parameters = _parameters(services, meaning)
-    return _json(
+    return json_answer(
         ShownModel(
             modelfile="\n".join([f"FROM {meaning.model}", *(f"PARAMETER {line}" for line in parameters)]),
             parameters="\n".join(parameters),
@@ -106,20 +118,24 @@ async def show(request: web.Request) -> web.Response:
 
 async def version(request: web.Request) -> web.Response:
     """The version of Ollama whose API this is."""
-    return _json(VersionAnswer(OLLAMA_VERSION, services_of(request).version))
+    return json_answer(VersionAnswer(OLLAMA_VERSION, services_of(request).version))
 
 
-async def _listed(request: web.Request, name: str, meaning: Resolved) -> ListedModel:
-    services = services_of(request)
-    spec = services.registry.model(meaning.model).spec
-    facts = await request.app[FOLDERS].facts(spec)
+def _listed(
+    services: Services,
+    name: str,
+    meaning: Resolved,
+    specs: Mapping[str, ModelSpec],
+    facts: Mapping[str, FolderFacts],
+) -> ListedModel:
+    spec = specs[meaning.model]
     return ListedModel(
         name=name,
         model=name,
         modified_at=_modified(services, spec),
         size=spec.weight_bytes,
         digest=_digest(spec, meaning.preset),
-        details=_details(services, spec, facts),
+        details=_details(services, spec, facts[spec.name]),
     )
 
 
@@ -196,7 +212,3 @@ def _parameters(services: Services, meaning: Resolved) -> list[str]:
     given = sampling_for(services.settings, meaning.model, meaning.preset).given()
     lines = [f"{_PARAMETERS[name]} {value}" for name, value in given.items() if name in _PARAMETERS]
     return [*lines, *(f"stop {msgspec.json.encode(text).decode()}" for text in given.get("stop", ()))]
-
-
-def _json(answer: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")

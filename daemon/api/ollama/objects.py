@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from mlxd.daemon.api.vendor import Vendor
+
+Vector = TypeVar("Vector")
 
 
 class ErrorBody(Struct, frozen=True):
@@ -19,11 +21,11 @@ class ErrorBody(Struct, frozen=True):
 
 
 class CalledFunction(Struct, frozen=True):
-    """What the model calls; `index` counts the calls of an answer."""
+    """What the model calls; `index` counts the calls of an answer, `arguments` are a JSON object."""
 
     index: int
     name: str
-    arguments: dict[str, Any]
+    arguments: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
 class Call(Struct, frozen=True):
@@ -89,11 +91,11 @@ class GenerateAnswer(Answer, frozen=True, omit_defaults=True, kw_only=True):
     thinking: str | UnsetType = UNSET
 
 
-class EmbedAnswer(Struct, frozen=True, kw_only=True):
+class EmbedAnswer(Struct, Generic[Vector], frozen=True, kw_only=True):
     """POST /api/embed: a vector for each input, in their order; one that a cancel came before is empty."""
 
     model: str
-    embeddings: list[list[float]]
+    embeddings: list[Vector]
     total_duration: int
     load_duration: int
     prompt_eval_count: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.errors import ErrorAnswer
 from mlxd.daemon.api.inference import Inference, Job
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.openai.printer import Printer, Wording, fingerprint
 from mlxd.daemon.api.services import services_of
 from mlxd.daemon.api.sse import comment, frame
@@ -33,7 +33,7 @@ async def respond(request: web.Request, job: Job, name: str | None, wording: Wor
     if job.options.stream:
         return await stream_answer(request, inference, ChunkWriter(printer))
     answer = printer.whole(await collect(inference))
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+    return json_answer(answer)
 
 
 class ChunkWriter:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
+from mlxd.daemon.api.tool_use import call_arguments
 
 MAX_MESSAGES = 100_000
 
@@ -160,11 +160,5 @@ def _assistant_extras(message: AssistantMessage, place: str) -> dict[str, Any]:
 
 
 def _call(call: ToolCall, place: str) -> dict[str, Any]:
-    where = f"{place}.function.arguments"
-    try:
-        arguments = msgspec.json.decode(call.function.arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        raise InvalidField(f"{where}: expected JSON", where) from None
-    if not isinstance(arguments, dict):
-        raise InvalidField(f"{where}: expected a JSON object", where)
+    arguments = call_arguments(call.function.arguments, f"{place}.function.arguments")
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.caller import usable_meaning, usable_names
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.openai.objects import ModelList, ModelMeta, ModelObject, ModelStatus
 from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import Services, services_of
@@ -34,14 +34,14 @@ async def list_models(request: web.Request) -> web.Response:
     names = usable_names(request)
     models = [_model_object(services, name, meaning) for name, meaning in names]
     first, last = (models[0].id, models[-1].id) if models else (None, None)
-    return _json(ModelList(models, first, last))
+    return json_answer(ModelList(models, first, last))
 
 
 async def get_model(request: web.Request) -> web.Response:
     """One name, in any spelling that a request may use. Raises Forbidden, UnknownModel and AmbiguousModel."""
     services = services_of(request)
     name = request.match_info["id"]
-    return _json(_model_object(services, name, usable_meaning(request, name)))
+    return json_answer(_model_object(services, name, usable_meaning(request, name)))
 
 
 def _model_object(services: Services, name: str, meaning: Resolved) -> ModelObject:
@@ -73,7 +73,3 @@ def status_of(state: str) -> ModelStatus:
     if state in COMING:
         return ModelStatus("loading")
     return ModelStatus("unloaded", failed=True, exit_code=1) if state == State.FAILED else ModelStatus("unloaded")
-
-
-def _json(answer: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")

@@ -130,9 +130,6 @@ class Printer:
             mlxd=vendor,
         )
 
-    def _vendor(self, ended: Mapping[int, RequestOutput]) -> Vendor:
-        return vendor_of(self.inference, ended[0], ended.values())
-
     def _usage(self, ended: Mapping[int, RequestOutput]) -> Usage:
         """All tokens; each prompt counts once, with what the cache gave its first choice."""
         firsts = [ended[index].usage for index in range(0, self.choices, self.n)]

@@ -8,8 +8,9 @@ from msgspec import Meta, Struct, field
 
 from mlxd.daemon.api.openai.bodies import Count, Effort, TopLogprobs
 from mlxd.daemon.api.openai.guides import MAX_SCHEMA_NAME, ObjectFormat, TextFormat
+from mlxd.daemon.api.openai.tools import FunctionName
 from mlxd.daemon.api.responses.items import MAX_ITEM_ID, MAX_ITEMS, SentItem
-from mlxd.daemon.api.tool_use import MAX_TOOL_NAME, MAX_TOOLS
+from mlxd.daemon.api.tool_use import MAX_TOOLS
 
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
@@ -19,7 +20,6 @@ MAX_INCLUDED = 16
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
 
-FunctionName = Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_NAME)]
 Summary = Literal["auto", "concise", "detailed"]
 MetadataKey = Annotated[str, Meta(max_length=MAX_METADATA_KEY)]
 MetadataValue = Annotated[str, Meta(max_length=MAX_METADATA_VALUE)]

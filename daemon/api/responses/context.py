@@ -16,8 +16,8 @@ from mlxd.daemon.api.responses.objects import ResponseObject
 from mlxd.daemon.api.responses.parsing import WantedPrompt
 from mlxd.daemon.api.responses.store import LiveResponse, ResponseStore, Turn
 
-# Parts of a request, and bytes of kept JSON, that are worked through in a moment; more is beside the event loop.
-_QUICK_PARTS = 500
+# The weight of a request, and bytes of kept JSON, that are worked through in a moment; more is beside the event loop.
+_QUICK_WEIGHT = 500
 _QUICK_BYTES = 65_536
 
 
@@ -51,7 +51,7 @@ async def context_of(store: ResponseStore, wanted: WantedPrompt, owner: str | No
     previous = None if name is None else _previous(store, name, owner)
     referred = list(dict.fromkeys(_referred(store, wanted, owner)))
     size = sum(turn.size for turn in referred) + (previous.conversation_size if previous is not None else 0)
-    if wanted.parts > _QUICK_PARTS or size > _QUICK_BYTES:
+    if wanted.weight > _QUICK_WEIGHT or size > _QUICK_BYTES:
         return await asyncio.to_thread(_context, wanted, previous, referred)
     return _context(wanted, previous, referred)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.daemon.api.responses.items import (
     CallItem,
@@ -20,6 +18,7 @@ from mlxd.daemon.api.responses.items import (
     RefusalPart,
     ResultItem,
 )
+from mlxd.daemon.api.tool_use import call_arguments
 
 Messages = list[dict[str, Any]]
 
@@ -80,7 +79,7 @@ class Conversation:
     def _call(self, item: CallItem, place: str) -> None:
         if not self._goes_on():
             self._begin()
-        function = {"name": item.name, "arguments": _arguments(item.arguments, f"{place}.arguments")}
+        function = {"name": item.name, "arguments": call_arguments(item.arguments, f"{place}.arguments")}
         call = {"id": item.call_id, "type": "function", "function": function}
         self.messages[-1].setdefault("tool_calls", []).append(call)
         self._called.add(item.call_id)
@@ -129,13 +128,3 @@ def template_messages(instructions: str | None, earlier: Sequence[Item], own: Se
     for index, item in enumerate(own):
         conversation.add(item, f"input[{index}]")
     return conversation.messages
-
-
-def _arguments(text: str, place: str) -> dict[str, Any]:
-    try:
-        arguments = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        raise InvalidField(f"{place}: expected JSON", place) from None
-    if not isinstance(arguments, dict):
-        raise InvalidField(f"{place}: expected a JSON object", place)
-    return arguments

@@ -11,6 +11,7 @@ from aiohttp import web
 from mlxd.daemon.api.body import read_as
 from mlxd.daemon.api.chat_request import ChatRequest, chat_job
 from mlxd.daemon.api.inference import Inference, Job
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.requests import owner_of
 from mlxd.daemon.api.responses.bodies import CreateBody, PromptBody
@@ -123,4 +124,4 @@ async def _whole(inference: Inference, draft: Draft) -> web.Response:
 
 
 def _json(answer: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+    return json_answer(answer)

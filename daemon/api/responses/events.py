@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 
 from mlxd.daemon.api.openai.objects import TokenEntry
@@ -153,9 +152,3 @@ AnyEvent = (
     | ArgumentsDelta
     | ArgumentsDone
 )
-
-
-def event_frame(event: AnyEvent) -> bytes:
-    """An event as a server-sent event of its own name."""
-    name = str(event.__struct_config__.tag).encode()
-    return b"event: " + name + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"

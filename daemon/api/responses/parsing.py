@@ -23,6 +23,7 @@ from mlxd.daemon.api.responses.bodies import (
 )
 from mlxd.daemon.api.responses.fields import COUNT, CREATE
 from mlxd.daemon.api.responses.items import (
+    CallItem,
     MessageItem,
     ReasoningItem,
     ReferenceItem,
@@ -34,6 +35,8 @@ from mlxd.daemon.api.tool_use import ToolUse, function_tool
 from mlxd.daemon.api.wanted_guide import ANY_OBJECT, WantedGuide, schema_guide
 from mlxd.daemon.settings import SamplingSettings
 
+# Characters of a call's arguments that are as much work as a part.
+_ARGUMENT = 100
 _TOOL_TYPES = tuple(str(kind.__struct_config__.tag) for kind in get_args(Tool))
 
 
@@ -41,12 +44,12 @@ _TOOL_TYPES = tuple(str(kind.__struct_config__.tag) for kind in get_args(Tool))
 class WantedPrompt:
     """A checked request for a prompt. References among its `items` are not resolved yet.
 
-    `parts` counts the items and what they consist of, `ignored` names what was sent and changes nothing.
+    `weight` is how much work they are, one for a part that is text; `ignored` names what was sent and changes nothing.
     """
 
     body: PromptBody
     items: tuple[SentItem, ...]
-    parts: int
+    weight: int
     tools: ToolUse
     options: AnswerOptions
     ignored: tuple[str, ...]
@@ -99,7 +102,7 @@ def _prompt(body: PromptBody, options: AnswerOptions, ignored: Iterable[str] = (
     if not items and body.previous_response_id is None:
         raise InvalidField("input: it is required, as text or as at least one item", "input")
     _check_references(items)
-    return WantedPrompt(body, items, _parts(items), tools, options, (*ignored, *_ignored_in_prompt(body)))
+    return WantedPrompt(body, items, sum(map(_weight, items)), tools, options, (*ignored, *_ignored_in_prompt(body)))
 
 
 def _check_references(items: Sequence[SentItem]) -> None:
@@ -112,10 +115,14 @@ def _check_references(items: Sequence[SentItem]) -> None:
             seen.add(item.id)
 
 
-def _parts(items: Sequence[SentItem]) -> int:
-    contents = (item.content for item in items if isinstance(item, MessageItem | ReasoningItem))
-    outputs = (item.output for item in items if isinstance(item, ResultItem))
-    return len(items) + sum(len(each) for each in (*contents, *outputs) if isinstance(each, list))
+def _weight(item: SentItem) -> int:
+    match item:
+        case MessageItem(content=list(parts)) | ResultItem(output=list(parts)) | ReasoningItem(content=list(parts)):
+            return 1 + len(parts)
+        case CallItem(arguments=text):
+            return 1 + len(text) // _ARGUMENT
+        case _:
+            return 1
 
 
 def _typed(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,5 +183,5 @@ class ResponseStore:
 
 def _missing(what: str, wanted: str) -> str:
     shown = wanted if len(wanted) <= _SHOWN else f"{wanted[:_SHOWN]}…"
-    why = "it was deleted, dropped to make room for newer ones, made before a restart, or not to be stored"
+    why = "it was deleted, dropped to make room for newer ones, too long, made before a restart, or not to be stored"
     return f"no {what} {shown} is kept: {why}; send the conversation in input"

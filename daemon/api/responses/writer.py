@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from mlxd.daemon.api.errors import ErrorAnswer
 from mlxd.daemon.api.responses.draft import Draft
-from mlxd.daemon.api.responses.events import AnyEvent, event_frame
-from mlxd.daemon.api.sse import comment
+from mlxd.daemon.api.responses.events import AnyEvent
+from mlxd.daemon.api.sse import comment, named_frame
 from mlxd.engines.types import RequestOutput
 
 
@@ -35,4 +35,4 @@ class EventWriter:
 
 
 def _framed(events: Iterable[AnyEvent]) -> bytes:
-    return b"".join(map(event_frame, events))
+    return b"".join(map(named_frame, events))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
 from mlxd.daemon.api.body import convert, read_object
 from mlxd.daemon.api.caller import usable_model
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.openai.models import list_models
 from mlxd.daemon.api.openai.objects import ModelList
 from mlxd.daemon.api.routes import Route, Scope
@@ -48,15 +48,11 @@ async def load_model(request: web.Request) -> web.Response:
     # to wait for one that can never fit is to be told so at once
     hopeless = registry.explain(model, operator=True).verdict is Verdict.NEVER_FITS
     await registry.load(model, wait=hopeless)
-    return _done()
+    return json_answer(Success())
 
 
 async def unload_model(request: web.Request) -> web.Response:
     """Unload a model: what it is in use for ends first. Raises Forbidden, UnknownModel and AmbiguousModel."""
     body = convert(await read_object(request), NamedModel)
     await unload(services_of(request).registry, usable_model(request, body.model))
-    return _done()
-
-
-def _done() -> web.Response:
-    return web.Response(body=msgspec.json.encode(Success()), content_type="application/json")
+    return json_answer(Success())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
-import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -13,6 +13,7 @@ from mlxd.daemon.api.caller import usable_meaning, usable_model, usable_names
 from mlxd.daemon.api.capabilities import capabilities
 from mlxd.daemon.api.fields import FieldTable
 from mlxd.daemon.api.folders import FOLDERS, FolderFacts
+from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.openai.models import IN_MEMORY
 from mlxd.daemon.api.refusals import InvalidField
@@ -149,16 +150,19 @@ async def list_models(request: web.Request) -> web.Response:
     """All names that the caller may use. Reading loads nothing."""
     services, names = services_of(request), [*usable_names(request)]
     models = {meaning.model: services.registry.model(meaning.model) for _, meaning in names}
-    facts = {name: await request.app[FOLDERS].facts(model.spec) for name, model in models.items()}
-    lengths = {name: _context_of(services, model.spec) for name, model in models.items()}
-    return _json(
-        Models(
+    facts = await request.app[FOLDERS].facts_of(model.spec for model in models.values())
+
+    def listed() -> Models:
+        lengths = {name: _context_of(services, model.spec) for name, model in models.items()}
+        return Models(
             [
                 _model(name, models[meaning.model], lengths[meaning.model], facts[meaning.model])
                 for name, meaning in names
             ]
         )
-    )
+
+    # beside the event loop: there may be a thousand
+    return json_answer(await asyncio.to_thread(listed))
 
 
 async def load_model(request: web.Request) -> web.Response:
@@ -179,7 +183,7 @@ async def load_model(request: web.Request) -> web.Response:
         )
         raise InvalidField(message, "context_length")
     ready = await services.registry.load(model)
-    return _json(
+    return json_answer(
         Loaded(
             type=_kind(ready.spec.kind),
             instance_id=shown,
@@ -193,7 +197,7 @@ async def unload_model(request: web.Request) -> web.Response:
     """Unload a model: what it is in use for ends first. Raises Forbidden, UnknownModel and AmbiguousModel."""
     body = convert(await read_object(request), InstanceName)
     await unload(services_of(request).registry, usable_model(request, body.instance_id))
-    return _json(Unloaded(body.instance_id))
+    return json_answer(Unloaded(body.instance_id))
 
 
 def _model(name: str, model: ModelSnapshot, length: int, facts: FolderFacts) -> Model:
@@ -220,7 +224,3 @@ def _context_of(services: Services, spec: ModelSpec) -> int:
 
 def _kind(kind: ModelKind) -> Kind:
     return "embedding" if kind is ModelKind.EMBEDDING else "llm"
-
-
-def _json(answer: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
