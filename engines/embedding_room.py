@@ -58,13 +58,16 @@ class EmbeddingRoom:
 
         A PrefillEvictionRequest is to be sent, an error ends its request.
         """
-        work, others = item.work, self._stake.others_run()
+        work = item.work
         waited, bound = now - (now if work.held_since is None else work.held_since), self._limits.hold_timeout
         may_wait = bound is None or waited < bound
         # whoever ran when others were asked may be idle now
         if work.asked_at is None or (work.held_since is not None and may_wait and now - work.asked_at >= ASK_AGAIN):
             work.asked_at, work.awaits = now, "room"
             return PrefillEvictionRequest(work.request.id, *self._short(item, price), "prefill")
+        # before the look: others may end during it, and giving buffers back takes its time
+        self._stake.wake(self._on_memory)
+        others = self._stake.others_run()
         if work.held_since is None or not others:
             self._reclaim()
         if self.fitting([item], price):
@@ -75,7 +78,6 @@ class EmbeddingRoom:
             return MemoryWaitTimeout(work.request.id, *self._short(item, price), waited)
         work.held_since = now - waited
         work.awaits = "memory"
-        self._stake.wake(self._on_memory)
         return Wait.HELD
 
     def _short(self, item: Item, price: Transients) -> tuple[int, int]:

@@ -59,6 +59,8 @@ class PrefillRoom:
         if sequence.awaits_room or sequence.awaits_memory:
             return Room.HELD
         sequence.waiting_for = "slot"
+        # before the look: others may end during it, and giving buffers back takes its time
+        self._stake.wake(self._on_memory)
         others = others_here or self._stake.others_run()
         if others and (self._stake.brake.hold or (sequence.awaits_departure and others_here)):
             return self._hold(sequence, now, others_here=others_here)
@@ -145,7 +147,6 @@ class PrefillRoom:
         if bound is not None and waited >= bound:
             return MemoryWaitTimeout(sequence.request.id, *self._short(sequence, FIRST_CHUNK), waited)
         sequence.awaits_memory = True
-        self._stake.wake(self._on_memory)
         return Room.HELD
 
     def _refused(self, sequence: Sequence, chunk: int) -> PrefillMemoryExceeded:

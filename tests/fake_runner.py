@@ -16,6 +16,7 @@ class FakeText:
     """Token n is the text "n "."""
 
     stopped = False
+    stop = None
 
     def push(self, token: int) -> TextPiece:
         return TextPiece(f"{token} ")

@@ -144,8 +144,3 @@ async def test_a_field_with_a_wrong_value_is_refused_by_name(route):
     attacks = list(wrong_values(route))
     assert attacks
     assert await attacked(route, attacks) == []
-
-
-async def test_there_are_several_hundred_of_them():
-    count = sum(len(list(wrong_values(route))) + len(list(broken({"model": "m"}))) for route in bodies())
-    assert count > 1000

@@ -11,6 +11,7 @@ from mlxd.daemon.api.embeddings.create import parse_embeddings
 from mlxd.daemon.api.embeddings.rerank import parse_rerank
 from mlxd.engines.encoder_bert import BERT_TYPES, ROBERTA_TYPES
 from mlxd.engines.encoder_causal import CAUSAL_TYPES
+from mlxd.engines.encoder_tokenizer import LONG_TEXT
 
 TEXT = page("api-embeddings")
 CALLS = {
@@ -53,6 +54,10 @@ def test_the_most_inputs_are_those_of_the_code():
     assert {int(number) for number in re.findall(r"[Aa]t most (\d+)", TEXT)} == {MAX_INPUTS}
     assert takes(parse_embeddings, {"input": ["a"] * MAX_INPUTS})
     assert not takes(parse_embeddings, {"input": ["a"] * (MAX_INPUTS + 1)})
+
+
+def test_a_long_text_is_one_of_so_many_characters():
+    assert re.findall(r"more than (\d+)\s+characters", TEXT) == [str(LONG_TEXT)]
 
 
 def test_the_families_are_those_that_are_loaded():

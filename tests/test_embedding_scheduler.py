@@ -58,6 +58,7 @@ class World:
         self.room = room
         self.now = 0.0
         self.woken = 0
+        self.at_reclaim: Callable[[], None] = lambda: None
         self.encoder = FakeEncoder()
         self.share = MemoryShare(lambda: self.room)
         self.answers: dict[str, Any] = {}
@@ -67,12 +68,16 @@ class World:
             self.encoder,
             EngineConfig("m", "m", 512, **config),  # type: ignore[arg-type]
             memory=self.share.stake("m"),
+            reclaim=self._reclaim,
             on_memory=self._wake,
             clock=lambda: self.now,
         )
 
     def _wake(self) -> None:
         self.woken += 1
+
+    def _reclaim(self) -> None:
+        self.at_reclaim()
 
     def add(self, *requests: EmbeddingRequest) -> None:
         for request in requests:
@@ -373,6 +378,19 @@ def test_a_probe_that_fails_is_the_fault_of_the_step_that_meets_it():
     world.run()
     assert world.vectors("b") == [16]
     assert world.dead is None
+
+
+def test_others_that_end_during_a_look_are_not_missed():
+    world = World(room=100)
+    other = world.share.stake("other")
+    other.set(0, 1)
+    world.at_reclaim = lambda: other.set(0, 0)
+    world.add(wanted("a", 300))
+    world.run()
+    world.scheduler.room_made("a")
+    world.run()
+    assert not world.answers
+    assert world.woken == 1
 
 
 def test_while_it_is_held_others_are_asked_again():

@@ -42,6 +42,7 @@ class Engine:
         self.calls: list[str | int] = []
         self.frees = 0
         self.woken = 0
+        self.at_reclaim = lambda: None
         self.runner = RecordedRunner(self.calls, prefixes)
         self.share = MemoryShare(lambda: self.room, limit=lambda: "memory.ceiling")
         self.other = self.share.stake("other")
@@ -62,6 +63,7 @@ class Engine:
     def reclaim(self) -> None:
         self.calls.append("reclaim")
         self.room += self.frees
+        self.at_reclaim()
 
     def step(self) -> StepResult:
         """One step; `calls` has what was tried in it."""
@@ -193,6 +195,16 @@ def test_free_buffers_that_are_given_back_may_be_enough_for_the_usual_chunk():
     engine.answered("a")
     assert engine.chunk() == USUAL
     assert engine.calls == [CHUNK, USUAL, "reclaim", USUAL]
+
+
+def test_others_that_end_during_a_look_are_not_missed():
+    engine = Engine(0)
+    engine.other.set(0, 1)
+    engine.at_reclaim = lambda: engine.other.set(0, 0)
+    engine.scheduler.add(request("a"), 0.0)
+    engine.ask()
+    engine.answered("a")
+    assert engine.woken == 1
 
 
 def test_what_the_prompt_itself_begins_with_is_spared():
