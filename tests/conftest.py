@@ -13,9 +13,10 @@ from cli_process import mlxd
 from clients_daemon import Serving, serving
 from fake_daemon import FakeDaemon, running
 from minilm import minilm_folder
-from smollm2 import DownloadFailed, smollm2_folder
+from smollm2 import smollm2_folder
 from tiny_models import build_tiny_model, cached, place_models
 from virtual_time import VirtualLoop
+from wheels import DownloadFailed
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

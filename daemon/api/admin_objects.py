@@ -10,6 +10,7 @@ from mlxd.daemon.api.running import RequestView
 from mlxd.daemon.reload_diff import ReloadDiff
 from mlxd.engines.errors import LoadFailure
 from mlxd.memory.footprint import Pressure
+from mlxd.memory.parts import Parts
 from mlxd.registry.spec import ModelKind
 from mlxd.registry.states import State
 
@@ -115,17 +116,6 @@ class OutsideObject(Struct, frozen=True):
     reason: str | None
 
 
-class PartsObject(Struct, frozen=True):
-    """The parts of the footprint, which sum to it."""
-
-    weights: int
-    kv: int
-    prefix_cache: int
-    mlx_cache: int
-    base: int
-    unexplained: int
-
-
 class ModelMemory(Struct, frozen=True):
     """What one model holds."""
 
@@ -146,7 +136,7 @@ class MemoryStatus(Struct, frozen=True, kw_only=True):
     outside: OutsideObject
     machine_total_bytes: int
     machine_available_bytes: int
-    parts: PartsObject
+    parts: Parts
     models: list[ModelMemory]
 
 

@@ -16,7 +16,6 @@ from mlxd.daemon.api.admin_objects import (
     ModelMemory,
     ModelStatus,
     OutsideObject,
-    PartsObject,
 )
 from mlxd.daemon.api.services import Services
 from mlxd.engines.errors import LoadFailure
@@ -96,14 +95,7 @@ def memory_object(reading: Reading, parts: Parts, limits: MemoryLimits, models: 
         outside=OutsideObject(footprint.strain.level, reading.mark.reason),
         machine_total_bytes=footprint.machine_total,
         machine_available_bytes=footprint.machine_available,
-        parts=PartsObject(
-            weights=parts.weights,
-            kv=parts.kv,
-            prefix_cache=parts.prefix_cache,
-            mlx_cache=parts.mlx_cache,
-            base=parts.base,
-            unexplained=parts.unexplained,
-        ),
+        parts=parts,
         models=[_model_memory(model) for model in models if model.engine is not None],
     )
     return _plain(status)
