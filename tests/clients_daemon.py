@@ -99,7 +99,7 @@ def serving(folder: Path) -> Iterator[Serving]:
         yield Serving(running.url, secrets[Scope.INFER], secrets[Scope.ADMIN])
 
 
-def snippets(served: Serving, heading: str, language: str) -> list[str]:
-    """What docs/clients.md has under a heading, about this daemon."""
-    texts = [text for at, text in blocks(page("clients"), language) if at == heading]
-    return [text.replace("http://127.0.0.1:8484", served.url).replace("unused", served.key) for text in texts]
+def snippets(served: Serving, heading: str, language: str, name: str = "clients", key: str = "") -> list[str]:
+    """What a page has under a heading, about this daemon and with this key, the one for models unless said."""
+    texts = [text for at, text in blocks(page(name), language) if at == heading]
+    return [text.replace("http://127.0.0.1:8484", served.url).replace("unused", key or served.key) for text in texts]

@@ -212,3 +212,18 @@ def test_the_snippet_of_the_document_prints_an_answer(served, capsys):
     [text] = snippets(served, "OpenAI's own clients", "python")
     exec(text, names)
     assert capsys.readouterr().out == f"{SENTENCE}\n"
+
+
+def test_the_snippet_of_the_page_of_the_api_streams_an_answer(served, capsys):
+    [text] = snippets(served, "Requests", "python", "api")
+    exec(text, {})
+    assert capsys.readouterr().out == SENTENCE
+
+
+def test_the_snippet_of_the_page_of_routers_loads_counts_and_unloads(served, capsys):
+    [text] = snippets(served, "llama.cpp", "python", "api-routers", served.admin)
+    exec(text, {})
+    loaded, count, unloaded, state = capsys.readouterr().out.splitlines()
+    assert loaded == unloaded == "{'success': True}"
+    assert int(count) > 0
+    assert state == "unloaded"
