@@ -197,7 +197,8 @@ async def test_a_client_that_left_ends_the_handler_and_its_source():
         assert source.closed.is_set()
 
 
-async def test_a_client_that_reads_nothing_holds_the_source_back_and_is_cut_off(monkeypatch):
+@pytest.mark.parametrize("size", [100_000, 16_300, 13_888, 1_000])
+async def test_a_client_that_reads_nothing_holds_the_source_back_and_is_cut_off(monkeypatch, size):
     monkeypatch.setattr(sse, "WRITE_TIMEOUT", 0.2)
     outcome = asyncio.get_running_loop().create_future()
     written = 0
@@ -207,8 +208,8 @@ async def test_a_client_that_reads_nothing_holds_the_source_back_and_is_cut_off(
         stream = EventStream(request)
         try:
             while True:
-                await stream.write(b": " + b"x" * 100_000 + b"\n\n")
-                written += 100_000
+                await stream.write(b": " + b"x" * size + b"\n\n")
+                written += size
         except ConnectionResetError as error:
             outcome.set_result(error)
         return stream.response

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,8 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection; when there are too many, one without a request has to go, or this one."""
         assert isinstance(transport, asyncio.Transport)
-        # `pause_writing` is called once anything at all is left unsent: only that tells of a client that reads nothing.
+        # Between requests `pause_writing` is called once anything at all is left unsent: only that tells of a client
+        # that reads nothing.
         transport.set_write_buffer_limits(high=0)
         super().connection_made(transport)
         if len(self._server.connections) > most_connections():
@@ -185,11 +187,25 @@ class _Server(web.Server):
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             try:
-                return await handler(request)
+                with _writing(request.transport):
+                    return await handler(request)
             except web.HTTPExpectationFailed as error:
                 return self.turn_away(request, f"{(error.text or '')[:SHOWN]}; only 100-continue is understood")
 
         return answer
+
+
+@contextmanager
+def _writing(transport: asyncio.Transport | None) -> Iterator[None]:
+    """While a handler runs some bytes may stay unsent: a stream's small writes must not wait for the client."""
+    if transport is None:
+        yield
+        return
+    transport.set_write_buffer_limits()
+    try:
+        yield
+    finally:
+        transport.set_write_buffer_limits(high=0)
 
 
 class _Runner(web.AppRunner):
