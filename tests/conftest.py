@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -24,6 +25,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     if item.get_closest_marker("virtual_time") is not None:
         return {"virtual": VirtualLoop}
     return {"real": asyncio.new_event_loop}
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from what was imported: each unload of a model has it look through everything else."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

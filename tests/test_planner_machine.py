@@ -1,4 +1,4 @@
-"""The planner keeps its promises in worlds that Hypothesis makes up."""
+"""The planner keeps its promises in worlds that Hypothesis makes up; `make soak` makes up ten times as many."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -8,7 +8,7 @@ from planner_machine import Ending, Operators, Traffic
 pytestmark = pytest.mark.timeout(600)
 
 often = settings(
-    max_examples=3000,
+    max_examples=1000,
     stateful_step_count=40,
     deadline=None,
     phases=[Phase.reuse, Phase.generate, Phase.shrink],
@@ -19,7 +19,7 @@ often = settings(
 
 
 class TestTraffic(Traffic.TestCase):
-    settings = settings(often, max_examples=1500)
+    settings = settings(often, max_examples=500)
 
 
 class TestOperators(Operators.TestCase):
@@ -27,4 +27,19 @@ class TestOperators(Operators.TestCase):
 
 
 class TestEnding(Ending.TestCase):
-    settings = settings(often, max_examples=300)
+    settings = settings(often, max_examples=150)
+
+
+@pytest.mark.soak
+class TestMuchTraffic(Traffic.TestCase):
+    settings = settings(often, max_examples=5000)
+
+
+@pytest.mark.soak
+class TestManyOperators(Operators.TestCase):
+    settings = settings(often, max_examples=10_000)
+
+
+@pytest.mark.soak
+class TestManyEndings(Ending.TestCase):
+    settings = settings(often, max_examples=1500)
