@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import web, web_app
 
 from mlxd.daemon.api.application import make_application
 from mlxd.daemon.api.responses.store import ResponseStore
@@ -238,6 +238,8 @@ async def listening(application: web.Application) -> AsyncIterator[int]:
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+        # it keeps the last thousand applications, through which each collection of garbage would look
+        web_app._cached_build_middleware.cache_clear()
 
 
 def piece(text: str) -> RequestOutput:
