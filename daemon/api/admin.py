@@ -72,7 +72,7 @@ class NoFields(Struct, forbid_unknown_fields=True):
 def routes() -> list[Route]:
     """This module's part of the API. Ids may hold slashes, so the longer paths come first."""
     return [
-        Route("GET", "/admin/models", list_models, Scope.READ, answer=Listed[ModelStatus]),
+        Route("GET", "/admin/models", list_models, Scope.READ, answer=Listed[ModelStatus], about_models=True),
         Route(
             "POST",
             "/admin/models/{id:.+}/load",

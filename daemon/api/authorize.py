@@ -12,12 +12,6 @@ from mlxd.daemon.api.services import services_of
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.keys import ApiKey, Scope
 
-# Calls that read or change models which are named in their body or shown in their list, and hold themselves to those
-# of the key. All others about the daemon need a key for all models.
-ABOUT_MODELS = frozenset(
-    {"/admin/models", "/models/load", "/models/unload", "/api/v1/models/load", "/api/v1/models/unload"}
-)
-
 _HOW = "send one as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 
 
@@ -72,4 +66,4 @@ def _check(caller: ApiKey, route: Route | None) -> None:
 
 
 def _is_about_models(route: Route | None) -> bool:
-    return route is not None and (route.name in ABOUT_MODELS or "/{id}" in route.name)
+    return route is not None and (route.about_models or "/{id}" in route.name)

@@ -101,8 +101,7 @@ class Inference:
         """
         job = self._job
         async with AsyncExitStack() as held:
-            live = held.enter_context(self._services.running.track(job.id, job.resolved.model, job.api, job.key))
-            self.id = live.id
+            live = self._track(held)
             admitted = await self._admit(live, held)
             if admitted is None:
                 for choice in range(job.choices):
@@ -123,10 +122,8 @@ class Inference:
 
     async def tokens(self) -> Sequence[Sequence[int]]:
         """The token ids of each prompt, with nothing generated. Raises what `outputs` raises, and RequestNotFound."""
-        job = self._job
         async with AsyncExitStack() as held:
-            live = held.enter_context(self._services.running.track(job.id, job.resolved.model, job.api, job.key))
-            self.id = live.id
+            live = self._track(held)
             admitted = await self._admit(live, held)
             if admitted is None:
                 raise RequestNotFound("the request was cancelled")
@@ -152,6 +149,12 @@ class Inference:
         done, total = load.progress.bytes_done, load.progress.bytes_total
         eta = f" eta {load.eta_s:.0f}s" if load.eta_s is not None else ""
         return f"loading {min(100, 100 * done // total) if total else 0}%{eta}"
+
+    def _track(self, held: AsyncExitStack) -> LiveRequest:
+        job = self._job
+        live = held.enter_context(self._services.running.track(job.id, job.resolved.model, job.api, job.key))
+        self.id = live.id
+        return live
 
     async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, Prepared] | None:
         """Lease the model and make the tokens; None when the request was cancelled on the way."""

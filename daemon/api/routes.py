@@ -25,6 +25,7 @@ class Route:
     `body`, `answer` and `event` (one of a stream's) are types that msgspec makes a JSON Schema of, or unions of such; a
     body that may be None may be left out. `also` has the answers of other statuses than 200 that are no errors, and
     `example` is a body that is taken. `query` has the parameters of the query with what they mean.
+    What is `about_models` names them in its body or lists them, and holds itself to those that the caller may use.
     """
 
     method: str
@@ -40,6 +41,7 @@ class Route:
     example: Mapping[str, Any] | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     allow_head: bool = True
+    about_models: bool = False
 
     @property
     def name(self) -> str:

@@ -14,7 +14,6 @@ MAX_INPUTS = 2048
 MAX_COUNT = 2**31 - 1
 
 Text = Annotated[str, Meta(min_length=1)]
-TokenId = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 
 

@@ -36,8 +36,26 @@ def routes() -> list[Route]:
     """This module's part of the API. A router's list of models is OpenAI's, with a status."""
     return [
         Route("GET", "/models", list_models, Scope.INFER, answer=ModelList),
-        Route("POST", "/models/load", load_model, Scope.ADMIN, body=NamedModel, answer=Success, example=EXAMPLE),
-        Route("POST", "/models/unload", unload_model, Scope.ADMIN, body=NamedModel, answer=Success, example=EXAMPLE),
+        Route(
+            "POST",
+            "/models/load",
+            load_model,
+            Scope.ADMIN,
+            body=NamedModel,
+            answer=Success,
+            example=EXAMPLE,
+            about_models=True,
+        ),
+        Route(
+            "POST",
+            "/models/unload",
+            unload_model,
+            Scope.ADMIN,
+            body=NamedModel,
+            answer=Success,
+            example=EXAMPLE,
+            about_models=True,
+        ),
     ]
 
 
