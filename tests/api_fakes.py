@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web, web_app
 
 from mlxd.daemon.api.application import make_application
-from mlxd.daemon.api.responses.store import ResponseStore
+from mlxd.daemon.api.responses.store import STORE, ResponseStore
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.server import make_runner
 from mlxd.daemon.api.services import Services
@@ -218,9 +218,10 @@ async def serving(
         guard=SimpleNamespace(),
         books=SimpleNamespace(),
         keys=keys if isinstance(keys, KeyRing) else KeyRing(Path("/nowhere"), keys),
-        responses=ResponseStore() if responses is None else responses,
     )
     application = make_application(services)
+    if responses is not None:
+        application[STORE] = responses
     application.add_routes(extra)
     async with listening(application) as port:
         yield Served(services, registry, port, application)

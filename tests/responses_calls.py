@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 from api_calls import until, within
 
+from mlxd.daemon.api.responses.store import STORE
+
 RESPONSES = "/v1/responses"
 TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 
@@ -22,7 +24,7 @@ def user(text):
 async def give(served, *script):
     """Give the next request of the engine these outputs, each when the one before was read; the request."""
     request = await within(served.engine.arrivals.get())
-    live = served.services.responses.live(f"resp_{request.id}", None)
+    live = served.application[STORE].live(f"resp_{request.id}", None)
     for item in script:
         before = live.snapshot()
         served.engine.put(request, item)

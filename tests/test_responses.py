@@ -18,6 +18,7 @@ from responses_calls import TOOL, call, give, giving, made, read, streamed, stre
 from mlxd.daemon.api.errors import describe
 from mlxd.daemon.api.responses.draft import Draft
 from mlxd.daemon.api.responses.objects import ResponseObject
+from mlxd.daemon.api.responses.store import STORE
 from mlxd.engines.errors import EngineQueueFull, FootprintExceeded
 from mlxd.engines.types import FinishReason, RequestOutput, TokenLogprobs, ToolCall, Usage
 
@@ -302,7 +303,7 @@ async def test_what_fails_before_the_first_byte_has_a_status_and_nothing_is_kept
         for stream in (False, True):
             status, answer = await call(served, "POST", "/v1/responses", wanted(stream=stream))
             assert (status, answer["error"]["code"]) == (429, "queue_full")
-        assert len(served.services.responses) == 0
+        assert len(served.application[STORE]) == 0
 
 
 async def test_what_fails_later_ends_the_stream_with_an_error_event_and_is_kept_as_failed():

@@ -16,7 +16,7 @@ from openai.types.responses.response_item_list import ResponseItemList
 from responses_calls import RESPONSES, TOOL, call, give, giving, made, read, streamed, streaming, user, wanted
 
 from mlxd.daemon.api.responses.parsing import parse_create
-from mlxd.daemon.api.responses.store import ResponseStore
+from mlxd.daemon.api.responses.store import STORE, ResponseStore
 from mlxd.daemon.keys import ApiKey, Scope, hash_of
 from mlxd.engines.types import ToolCall
 
@@ -106,7 +106,7 @@ async def test_a_chain_of_50_turns_keeps_each_turn_once():
         for number in range(50):
             response = await turn(served, f"{number:03}", "ok", previous)
             previous = response["id"]
-            sizes.append(served.services.responses.bytes)
+            sizes.append(served.application[STORE].bytes)
         assert len(shown(served)) == 99
         assert shown(served)[0] == user("000")
         assert sizes[-1] - sizes[-2] < 1.2 * (sizes[1] - sizes[0])
@@ -167,7 +167,7 @@ async def test_nothing_is_kept_that_is_not_to_be_stored():
         for name in (whole["id"], events[-1]["response"]["id"]):
             assert (await read(served, name))[0] == 404
             assert (await refused(served, previous_response_id=name))[0] == 404
-        assert (served.services.responses.bytes, len(served.services.responses)) == (0, 0)
+        assert (served.application[STORE].bytes, len(served.application[STORE])) == (0, 0)
         assert whole["store"] is False
 
 
@@ -293,9 +293,9 @@ async def test_a_response_that_has_ended_is_cancelled_at_once_though_its_reader_
             name = f"slow{store}"
             _, writer = await post(served.port, RESPONSES, wanted(stream=True, store=store), X_Request_Id=name)
             served.engine.put(await within(served.engine.arrivals.get()), last("x" * 12_000_000))
-            live = served.services.responses.live(f"resp_{name}", None)
+            live = served.application[STORE].live(f"resp_{name}", None)
             await within(live.ended.wait())
-            assert f"resp_{name}" in served.services.responses._live
+            assert f"resp_{name}" in served.application[STORE]._live
             status, answer = await call(served, "POST", f"{RESPONSES}/resp_{name}/cancel")
             assert (status, answer.get("status")) == ((200, "completed") if store else (404, None))
             writer.transport.abort()
@@ -320,7 +320,7 @@ async def test_the_request_of_a_response_can_be_ended_by_the_response_s_id_whate
 async def test_a_response_that_has_ended_holds_nothing_of_its_making():
     async with serving() as served, streaming(served) as events:
         name = (await opened(served, events))["response"]["id"]
-        held = weakref.ref(served.services.responses.live(name, None).snapshot)
+        held = weakref.ref(served.application[STORE].live(name, None).snapshot)
         gc.disable()
         try:
             served.engine.cancel(name.removeprefix("resp_"))
@@ -352,7 +352,7 @@ async def test_deleting_a_response_in_the_making_ends_it_and_keeps_nothing():
             )
             assert (await events.rest())[-1]["response"]["status"] == "cancelled"
         assert (await read(served, name))[0] == 404
-        assert len(served.services.responses) == 0
+        assert len(served.application[STORE]) == 0
 
 
 async def test_a_stream_whose_client_left_is_kept_as_cancelled_with_what_it_had():
@@ -362,7 +362,7 @@ async def test_a_stream_whose_client_left_is_kept_as_cancelled_with_what_it_had(
         await within(reader.readuntil(b"output_text.delta"))
         writer.transport.abort()
         await within(served.engine.departures.get())
-        await until(lambda: served.services.responses.find("resp_left", None) is not None)
+        await until(lambda: served.application[STORE].find("resp_left", None) is not None)
         _, response = await read(served, "resp_left")
         assert (response["status"], response["output"][0]["content"][0]["text"]) == ("cancelled", "Hel")
         assert response["output"][0]["status"] == "incomplete"
@@ -376,8 +376,8 @@ async def test_a_client_that_leaves_before_its_answer_began_leaves_nothing():
             await within(served.engine.arrivals.get())
             writer.transport.abort()
             await within(served.engine.departures.get())
-            await until(lambda served=served: served.services.responses.live("resp_left", None) is None)
-            assert len(served.services.responses) == 0
+            await until(lambda served=served: served.application[STORE].live("resp_left", None) is None)
+            assert len(served.application[STORE]) == 0
 
 
 async def test_a_response_can_be_gone_on_from_as_soon_as_its_last_event_is_there():
@@ -408,7 +408,7 @@ async def test_cancels_deletes_and_ends_may_meet_in_any_order():
             status, response = await within(asking)
             assert statuses <= {200, 404}
             assert (status, response["status"]) in ((200, "cancelled"), (200, "completed"))
-        assert (served.services.responses.bytes, len(served.services.responses)) == (0, 0)
+        assert (served.application[STORE].bytes, len(served.application[STORE])) == (0, 0)
 
 
 async def test_a_flood_of_responses_stays_inside_its_bounds_and_the_newest_are_there():
@@ -417,8 +417,8 @@ async def test_a_flood_of_responses_stays_inside_its_bounds_and_the_newest_are_t
         for number in range(30):
             text = "x" * (1 + 97 * number % 90)
             names.append((await turn(served, text, text, metadata={"k": "v" * 500}))["id"])
-            assert served.services.responses.bytes <= 30_000
-            assert len(served.services.responses) <= 10
+            assert served.application[STORE].bytes <= 30_000
+            assert len(served.application[STORE]) <= 10
         assert (await read(served, names[-1]))[0] == 200
         assert await refused(served, previous_response_id=names[0]) == (
             404,
@@ -468,7 +468,7 @@ async def test_a_cancel_does_not_wait_for_a_client_that_reads_nothing(monkeypatc
     async with serving() as served:
         _, writer = await post(served.port, RESPONSES, wanted(stream=True), X_Request_Id="stuck")
         request = await within(served.engine.arrivals.get())
-        live = served.services.responses.live("resp_stuck", None)
+        live = served.application[STORE].live("resp_stuck", None)
         for _ in range(12):
             before = live.snapshot()
             served.engine.put(request, piece("x" * 1_000_000))

@@ -7,6 +7,8 @@ from api_calls import by_hand, until
 from api_fakes import serving
 from responses_calls import TOOL, call, user, wanted
 
+from mlxd.daemon.api.responses.store import STORE
+
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "x"}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
@@ -165,7 +167,7 @@ UNSUPPORTED = [
 async def engine_is_untouched(served):
     await until(lambda: len(served.services.running) == 0)
     assert served.engine.arrivals.empty()
-    assert len(served.services.responses) == 0
+    assert len(served.application[STORE]) == 0
 
 
 async def test_each_bad_body_is_refused_with_the_field_at_fault():

@@ -23,6 +23,7 @@ from mlxd.daemon.api.openai import chat, completions, models
 from mlxd.daemon.api.openapi import DOCUMENT, Document
 from mlxd.daemon.api.responses import create as responses_create
 from mlxd.daemon.api.responses import kept as responses_kept
+from mlxd.daemon.api.responses.store import STORE, ResponseStore
 from mlxd.daemon.api.routers import llama_cpp, lm_studio
 from mlxd.daemon.api.routes import ROUTES
 from mlxd.daemon.api.services import SERVICES, Services
@@ -65,6 +66,7 @@ def make_application(services: Services) -> web.Application:
     application[DOCUMENT] = Document(application[ROUTES].values(), application[SHAPES], services.version)
     application[ATTEMPTS] = FailedAttempts()
     application[FOLDERS] = ModelFolders()
+    application[STORE] = ResponseStore()
     application.on_response_prepare.append(add_headers)
     application.on_response_prepare.append(failure.add_request_id)
     application.on_shutdown.append(events.close_feed)

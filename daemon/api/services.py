@@ -10,7 +10,6 @@ from importlib.metadata import version
 
 from aiohttp import web
 
-from mlxd.daemon.api.responses.store import ResponseStore
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.feed import Feed
 from mlxd.daemon.key_ring import KeyRing
@@ -47,7 +46,6 @@ class Services:
     bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BODIES_AT_A_TIME))
     metrics: Metrics = field(default_factory=Metrics)
     feed: Feed = field(default_factory=Feed)
-    responses: ResponseStore = field(default_factory=ResponseStore)
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     started: float = field(default_factory=time.time)

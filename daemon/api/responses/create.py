@@ -21,10 +21,10 @@ from mlxd.daemon.api.responses.draft import Draft
 from mlxd.daemon.api.responses.events import AnyEvent
 from mlxd.daemon.api.responses.objects import InputTokens, ResponseObject, begun
 from mlxd.daemon.api.responses.parsing import WantedPrompt, parse_count, parse_create
-from mlxd.daemon.api.responses.store import LiveResponse
+from mlxd.daemon.api.responses.store import STORE, LiveResponse
 from mlxd.daemon.api.responses.writer import EventWriter
 from mlxd.daemon.api.routes import Route, Scope
-from mlxd.daemon.api.services import Services, services_of
+from mlxd.daemon.api.services import services_of
 from mlxd.daemon.api.streaming import stream_answer
 
 EXAMPLE = {"model": "qwen", "input": "What is the capital of France?"}
@@ -61,13 +61,13 @@ async def create(request: web.Request) -> web.StreamResponse:
     body, wanted = await read_as(request, parse_create)
     note_ignored(request, wanted.ignored)
     services = services_of(request)
-    context = await context_of(services.responses, wanted, owner_of(request))
+    context = await context_of(request.app[STORE], wanted, owner_of(request))
     job = _job(request, wanted, context.messages)
     is_wanted = body.store is not False
-    with services.responses.track(job.id, job.key, is_wanted=is_wanted, taken=services.running) as live:
+    with request.app[STORE].track(job.id, job.key, is_wanted=is_wanted, taken=services.running) as live:
         inference = Inference(services, replace(job, id=live.request_id))
         base = begun(body, live.id, job.resolved.model, int(services.wall_clock()))
-        draft = _draft(services, inference, base, context, live)
+        draft = _draft(request, inference, base, context, live)
         if not job.options.stream:
             return await _whole(inference, draft)
         try:
@@ -81,7 +81,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     wanted = await read_as(request, parse_count)
     note_ignored(request, wanted.ignored)
     services = services_of(request)
-    context = await context_of(services.responses, wanted, owner_of(request))
+    context = await context_of(request.app[STORE], wanted, owner_of(request))
     [prompt] = await Inference(services, _job(request, wanted, context.messages)).tokens()
     return _json(InputTokens(len(prompt)))
 
@@ -101,13 +101,14 @@ def _job(request: web.Request, wanted: WantedPrompt, messages: Messages) -> Job:
 
 
 def _draft(
-    services: Services, inference: Inference, base: ResponseObject, context: Context, live: LiveResponse
+    request: web.Request, inference: Inference, base: ResponseObject, context: Context, live: LiveResponse
 ) -> Draft:
     """A draft that is kept at its end, and that others can look at and end until then."""
+    services, store = services_of(request), request.app[STORE]
 
     def end(response: ResponseObject) -> None:
         if live.is_wanted:
-            services.responses.keep(context.turn(live, response))
+            store.keep(context.turn(live, response))
         live.end()
 
     draft = Draft(base, inference, services.wall_clock, end)

@@ -14,9 +14,8 @@ from mlxd.daemon.api.responses.bodies import ENCRYPTED, LOGPROBS
 from mlxd.daemon.api.responses.items import Item
 from mlxd.daemon.api.responses.kept_items import input_of, items_up_to, kept_item
 from mlxd.daemon.api.responses.objects import DeletedResponse, ItemList, ResponseObject
-from mlxd.daemon.api.responses.store import Turn
+from mlxd.daemon.api.responses.store import STORE, Turn
 from mlxd.daemon.api.routes import Route, Scope
-from mlxd.daemon.api.services import services_of
 
 MAX_LISTED = 100
 LISTED = 20
@@ -52,14 +51,14 @@ async def retrieve(request: web.Request) -> web.Response:
     for name in ("stream", "include_obfuscation"):
         if request.query.get(name, "false") not in _OFF:
             raise InvalidField(f"{name} is not supported here: a kept response is read as a whole", name)
-    store, name, owner = services_of(request).responses, request.match_info["id"], owner_of(request)
+    store, name, owner = request.app[STORE], request.match_info["id"], owner_of(request)
     live = store.live(name, owner)
     return _json(live.snapshot() if live is not None else store.get(name, owner).answer)
 
 
 async def delete(request: web.Request) -> web.Response:
     """Keep a response no longer; one that is in the making is cancelled, and never kept."""
-    store, name, owner = services_of(request).responses, request.match_info["id"], owner_of(request)
+    store, name, owner = request.app[STORE], request.match_info["id"], owner_of(request)
     live = store.live(name, owner)
     if live is None:
         store.delete(name, owner)
@@ -71,7 +70,7 @@ async def delete(request: web.Request) -> web.Response:
 
 async def cancel(request: web.Request) -> web.Response:
     """End a response that is in the making and keep what it has; one that has ended stays as it is."""
-    store, name, owner = services_of(request).responses, request.match_info["id"], owner_of(request)
+    store, name, owner = request.app[STORE], request.match_info["id"], owner_of(request)
     live = store.live(name, owner)
     if live is None:
         return _json(store.get(name, owner).answer)
@@ -84,7 +83,7 @@ async def cancel(request: web.Request) -> web.Response:
 async def list_input(request: web.Request) -> web.Response:
     """The items that a response was made from, those of earlier turns too; the newest first unless said."""
     _check_query(request, {"after", "include", "limit", "order"})
-    turn = services_of(request).responses.get(request.match_info["id"], owner_of(request))
+    turn = request.app[STORE].get(request.match_info["id"], owner_of(request))
     order = request.query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidField("order: expected asc or desc", "order")

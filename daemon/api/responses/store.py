@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
 
+from aiohttp import web
+
 from mlxd.daemon.api.refusals import ResponseNotFound
 
 MAX_RESPONSES = 1000
@@ -179,6 +181,9 @@ class ResponseStore:
         wanted = chain((request_id,), (f"{request_id}-{number}" for number in count(2)))
         names = (f"{ID_PREFIX}{name}" for name in wanted if name not in taken)
         return next(name for name in names if name not in self._kept and name not in self._live)
+
+
+STORE = web.AppKey("responses", ResponseStore)
 
 
 def _missing(what: str, wanted: str) -> str:
