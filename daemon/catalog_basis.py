@@ -79,11 +79,12 @@ class FolderReader:
         return replace(self.alone[path], name=name)
 
     def _read(self, name: str, path: Path) -> ModelSpec:
-        facts = self._inspect(path)
+        facts, what = self._inspect(path), folder_kind(path)
         return ModelSpec(
             name,
             path,
-            kind=folder_kind(path),
+            kind=what.kind,
+            takes_images=what.takes_images,
             weight_bytes=facts.weight_bytes,
             kv_bytes_per_token=facts.kv_bytes_per_token,
             context_length=facts.context_length,

@@ -64,6 +64,7 @@ class EngineMaker:
                 adapter=spec.adapter,
                 draft=spec.draft,
                 draft_tokens=engine.draft_tokens,
+                vision=spec.takes_images,
             ).with_limits(self._limits(spec.name)),
             self.lanes,
             memory=self.share.stake(spec.name, self.most(spec.name)),

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.embedding_types import EncoderInput
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
-from mlxd.engines.token_arrays import Prompt
+from mlxd.engines.token_arrays import Prompt, Tokens, token_array
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.transients import Transients
 from mlxd.engines.types import (
@@ -36,6 +36,12 @@ class NewRow:
     tokens: tuple[int, ...]
     left: int
     chunk: int
+
+    @property
+    def keys(self) -> Tokens:
+        """`tokens` as kept prefixes know them."""
+        tokens, images = token_array(self.tokens), self.request.images
+        return tokens if images is None else images.keyed(tokens)
 
     @property
     def drawn(self) -> int:

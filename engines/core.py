@@ -48,6 +48,7 @@ class EngineCore(EngineBase[TextLoop]):
         if most is None:
             return
         least = min(FIRST_CHUNK, self._config.prefill_chunk)
-        needed = self._engine_loop.price.alone(RowNeed(len(request.prompt), 1), least)
+        price = self._engine_loop.price
+        needed = price.alone(RowNeed(len(request.prompt), 1, images=price.images.of(request.images)), least)
         if needed > most:
             self._refuse(PrefillMemoryExceeded(request.id, needed, max(0, most), self._memory.limit))

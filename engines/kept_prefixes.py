@@ -76,7 +76,7 @@ class KeptPrefixes:
         """Lengths after `start` at which a prompt's cache is to be kept, beside its end; in order."""
         return self._shape.checkpoints(start, len(prompt) - 1) if self.active else []
 
-    def keep(self, layers: list[Any], tokens: Sequence[int]) -> None:
+    def keep(self, layers: list[Any], tokens: Prompt) -> None:
         """Keep a sequence's cache, unless memory is short; `layers` may still belong to a batch.
 
         A copy that cannot be made is not kept, and nothing else: its sequence may have ended well.

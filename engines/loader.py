@@ -20,7 +20,7 @@ from mlxd.engines.types import EngineConfig, LoadProgress, ModelInfo
 # Bytes evaluated between two looks at the cancel flag.
 PIECE_BYTES = 64 * 2**20
 # Said outright: where nothing is said, transformers asks on the terminal whether to run a model's own Python code.
-_NO_CODE = {"trust_remote_code": False}
+NO_CODE = {"trust_remote_code": False}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ def _adapt(model: Any, adapter: Path) -> None:
         model.eval()  # adapters come with dropout, which is for training
     # Whatever is wrong with the adapter's files, it is wrong with the files.
     except Exception as error:
-        raise LoadError(LoadFailure.BAD_FILES, f"adapter {adapter}: {_describe(error)}") from error
+        raise LoadError(LoadFailure.BAD_FILES, f"adapter {adapter}: {describe(error)}") from error
 
 
 def _check_draft(tokenizer: Tokenizer, draft: Tokenizer, config: EngineConfig) -> None:
@@ -123,29 +123,31 @@ def build_model(path: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
     """
     if not path.is_dir():
         raise LoadError(LoadFailure.NOT_FOUND, f"there is no model folder {path}")
-    _check_config(path)
+    check_config(path)
     # Lazy: the files' headers are read here, their bytes by the evaluation of each piece.
     try:
         model, config = load_model(path, lazy=True, **options)
     except (FileNotFoundError, KeyError, TypeError, RuntimeError, UnicodeDecodeError) as error:
-        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: {_describe(error)}") from error
+        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: {describe(error)}") from error
     except ValueError as error:
         reason = LoadFailure.UNSUPPORTED if "not supported" in str(error) else LoadFailure.BAD_FILES
         raise LoadError(reason, f"{path.name}: {error}") from error
     return model, config
 
 
-def _check_config(path: Path) -> None:
+def check_config(path: Path) -> dict[str, Any]:
+    """A folder's config.json. Raises LoadError where there is none that can be loaded."""
     file = path / "config.json"
     try:
         config = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json: {_describe(error)}") from error
+        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json: {describe(error)}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json has no model_type")
     if config.get("model_file") is not None:
         message = f"{path.name}: config.json names Python code of the model's own (model_file), which is never run"
         raise LoadError(LoadFailure.UNSUPPORTED, message)
+    return config
 
 
 def _pieces(arrays: list[mx.array]) -> Iterator[list[mx.array]]:
@@ -166,7 +168,7 @@ def _evaluate(piece: list[mx.array], path: Path) -> None:
         mx.eval(piece)
     except (MemoryError, RuntimeError) as error:
         reason = LoadFailure.OUT_OF_MEMORY if is_out_of_memory(error) else LoadFailure.BAD_FILES
-        raise LoadError(reason, f"{path.name}: {_describe(error)}") from error
+        raise LoadError(reason, f"{path.name}: {describe(error)}") from error
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -178,13 +180,13 @@ def _tokenizer(path: Path, config: dict[str, Any]) -> Tokenizer:
     return Tokenizer(read_tokenizer(path, config))
 
 
-def read_tokenizer(path: Path, config: dict[str, Any]) -> Any:
-    """mlx-lm's TokenizerWrapper of a folder. Raises LoadError."""
+def read_tokenizer(path: Path, config: dict[str, Any], **extra: Any) -> Any:
+    """mlx-lm's TokenizerWrapper of a folder; `extra` goes over tokenizer_config.json. Raises LoadError."""
     try:
-        return load_tokenizer(path, _NO_CODE, eos_token_ids=config.get("eos_token_id"))
+        return load_tokenizer(path, {**NO_CODE, **extra}, eos_token_ids=config.get("eos_token_id"))
     # transformers raises whatever its parsers do; all of it means that the files are not usable.
     except Exception as error:
-        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: tokenizer: {_describe(error)}") from error
+        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: tokenizer: {describe(error)}") from error
 
 
 def _vocab_size(config: dict[str, Any], model: Any) -> int:
@@ -192,5 +194,6 @@ def _vocab_size(config: dict[str, Any], model: Any) -> int:
     return int(size or model.args.vocab_size)
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """An error with its kind, in one line."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import mlx.core as mx
 import structlog
@@ -16,6 +18,7 @@ from mlxd.engines.crowd import Crowd
 from mlxd.engines.embedding_runner import EmbeddingRunner
 from mlxd.engines.encoder_loader import load_encoder
 from mlxd.engines.first_look import first_look
+from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.loader import LoadedText, load_text_model
 from mlxd.engines.mlx_limits import apply_limits
 from mlxd.engines.model_identity import model_identity
@@ -67,11 +70,13 @@ class MlxBackend:
         cancelled: Callable[[], bool],
         crowd: Crowd,
     ) -> ModelRunner:
-        """Load a text model. Raises LoadError."""
+        """Load a text model, or one that takes images too. Raises LoadError."""
         self._limit()
         # opened first: what is stored is listed while the weights are read
         disk = self._disk(config)
         try:
+            if config.vision:
+                return _load_vision(config, LoadWatch(progress, cancelled, crowd), self._stream, disk)
             loaded = load_text_model(config, progress, cancelled)
             meter = PeakMeter(crowd)
             measures = Measures(self._stream, meter, first_look(loaded, config, meter))
@@ -117,6 +122,12 @@ class MlxBackend:
         mx.synchronize()
         mx.clear_cache()
         self._allocator.trim()
+
+
+def _load_vision(config: EngineConfig, watch: LoadWatch, stream: Any, disk: PrefixDisk | None) -> ModelRunner:
+    """The vision extra is imported here, by the first model that needs it."""
+    vision = importlib.import_module("mlxd.engines.vision_backend")
+    return cast(ModelRunner, vision.load(config, watch, stream, disk))
 
 
 def _runner(loaded: LoadedText, config: EngineConfig, measures: Measures, disk: PrefixDisk | None) -> ModelRunner:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mlxd.engines.backend import ModelRunner
 from mlxd.engines.errors import MemoryWaitTimeout, PrefillMemoryExceeded
+from mlxd.engines.image_price import NO_IMAGES, ImageNeed
 from mlxd.engines.memory_share import MemoryStake
 from mlxd.engines.pacer import FIRST_CHUNK
 from mlxd.engines.prompt_price import RowNeed
@@ -122,7 +123,14 @@ class PrefillRoom:
     def _demand(self, sequence: Sequence, chunk: int) -> int:
         """Bytes that it takes, beside what runs, in chunks of this size."""
         cached = sequence.look_up(self._runner.prefixes)
-        return self._runner.demand(RowNeed(len(sequence.pending), sequence.left, cached, cached), chunk)
+        need = RowNeed(len(sequence.pending), sequence.left, cached, cached, self._images(sequence, cached))
+        return self._runner.demand(need, chunk)
+
+    def _images(self, sequence: Sequence, cached: int) -> ImageNeed:
+        images = sequence.request.images
+        if images is None:
+            return NO_IMAGES
+        return self._runner.price.images.of(images, images.tokens_in(sequence.tokens[:cached]))
 
     def _trim_prefixes(self, sequence: Sequence, chunk: int) -> int:
         prefixes = self._runner.prefixes

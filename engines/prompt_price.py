@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlxd.engines.cache_cost import STEP, CacheCost, grown
+from mlxd.engines.image_price import NO_IMAGES, ImageNeed, ImagePrice
 from mlxd.engines.transients import Transients
 
 # Bytes for each entry of the vocabulary that a row's logits and logprobs take while it decodes, this token's and the
@@ -16,13 +17,14 @@ _LOGIT_BYTES = 12
 @dataclass(frozen=True, slots=True)
 class RowNeed:
     """One row as a price sees it, in tokens: `prompt` in all, of which `done` are in a buffer of `slots`, and `left`
-    that it may still generate.
+    that it may still generate. `images` are what its images take.
     """
 
     prompt: int
     left: int
     done: int = 0
     slots: int = 0
+    images: ImageNeed = NO_IMAGES
 
     def slots_after(self, chunk: int) -> int:
         """Slots of a buffer for the whole prompt, whose last token has a step of its own."""
@@ -68,6 +70,11 @@ class PromptPrice:
     cost: CacheCost = field(default_factory=CacheCost)
     transients: Transients = field(default_factory=Transients)
     vocab_size: int = 0
+    images: ImagePrice = field(default_factory=ImagePrice)
+
+    def with_images(self, images: ImagePrice) -> PromptPrice:
+        """The same, with other prices of images."""
+        return replace(self, images=images)
 
     def alone(self, row: RowNeed, chunk: int) -> int:
         """Bytes of a row that has the model for itself, at the height of its prefill or as its answer begins."""
@@ -86,12 +93,13 @@ class PromptPrice:
 
     def _kept(self, need: BatchNeed, chunk: int) -> int:
         new = len(need.rows) - need.decoding
-        return self.kv(need, chunk) + _LOGIT_BYTES * self.vocab_size * new
+        images = sum(row.images.kept for row in need.rows)
+        return self.kv(need, chunk) + _LOGIT_BYTES * self.vocab_size * new + images
 
     def _passing(self, need: BatchNeed, chunk: int) -> int:
-        """What it takes for a while: to join rows to others, or to process prompts."""
+        """What it takes for a while: to join rows to others, to process prompts, or to encode an image."""
         copy = self.cost.copy_bytes(len(need.rows), need.slots_after(chunk)) if need.decoding else 0
-        return max(copy, self._prefill(need, chunk))
+        return max(copy, self._prefill(need, chunk), *(row.images.peak for row in need.rows))
 
     def _prefill(self, need: BatchNeed, chunk: int) -> int:
         """The larger of two: the last chunk of the prompts, and the whole one before it, when the caches were smaller

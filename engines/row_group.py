@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
 from mlxd.engines.cache_sizes import slots_of, used_of
+from mlxd.engines.prompt_images import PromptImages
 from mlxd.engines.prompt_price import BatchNeed, RowNeed
 from mlxd.engines.row_faults import RowFault
 
@@ -69,6 +70,7 @@ class Row:
     prefilling: bool = True
     done: int = 0
     fault: RowFault = field(default_factory=RowFault)
+    images: PromptImages | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,10 @@ class RowGroup:
 
     def holds(self, uid: int) -> bool:
         return uid in self._inner
+
+    def row(self, uid: int) -> Row:
+        """A row that it holds."""
+        return self._rows[self._inner[uid]]
 
     def extract(self, uid: int) -> tuple[list[Any], list[int]]:
         """The row's cache and the tokens in it; not evaluated yet."""

@@ -57,7 +57,11 @@ class RunnerBase:
         self._pacer = PrefillPacer(config.prefill_chunk, config.max_stall)
         self._uids = count(1)
         limits = PrefixLimits(config.prefix_cache_bytes, config.kv_bytes_per_token)
-        self._prefixes = KeptPrefixes(limits, shape, disk)
+        self._prefixes = self._kept(limits, shape, disk)
+
+    def _kept(self, limits: PrefixLimits, shape: CacheShape, disk: PrefixDisk | None) -> KeptPrefixes:
+        """What keeps processed prompts."""
+        return KeptPrefixes(limits, shape, disk)
 
     @property
     def info(self) -> ModelInfo:

@@ -72,8 +72,9 @@ class Sequence:
 
     @cached_property
     def tokens(self) -> Tokens:
-        """`pending` in a form that is quick to compare."""
-        return token_array(self.pending)
+        """`pending` in a form that is quick to compare, with each image's own keys."""
+        tokens, images = token_array(self.pending), self.request.images
+        return tokens if images is None else images.keyed(tokens)
 
     @property
     def uncached_tokens(self) -> int:

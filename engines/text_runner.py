@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from mlxd.engines.backend import Admitted, NewRow, RunnerStep, TokenEvent
 from mlxd.engines.cache_layers import cache_shape, check_batchable
@@ -15,7 +17,20 @@ from mlxd.engines.row_faults import RowFault
 from mlxd.engines.row_group import GroupStep, Row, RowGroup
 from mlxd.engines.runner_base import Measures, RunnerBase, faults
 from mlxd.engines.sampling import row_options
+from mlxd.engines.token_arrays import token_array
 from mlxd.engines.types import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A row on its way into a batch: kept `layers` of its first tokens, places at which its cache is to be kept, and
+    BatchGenerator's options.
+    """
+
+    row: Row
+    layers: list[Any] | None
+    cuts: Sequence[int]
+    options: dict[str, list[Any]]
 
 
 class TextRunner(RunnerBase):
@@ -39,38 +54,56 @@ class TextRunner(RunnerBase):
 
     @property
     def is_full(self) -> bool:
+        """Whether the next step needs longer buffers in some batch."""
         return any(group.is_full for group in self._groups)
 
     def demand(self, more: RowNeed | None, chunk: int) -> int:
         """Bytes that the batches will take beyond what they hold, with one more row where it would join."""
-        needs = [group.need() for group in self._groups]
-        if more is not None:
-            index = choose_group([group.lengths for group in self._groups], more.prompt, self._most_padding())
-            needs[index : index + 1] = [self._groups[index].need(more) if index < len(needs) else BatchNeed((more,))]
+        return self._beyond_held([] if more is None else [more], chunk)
+
+    def _beyond_held(self, more: Sequence[RowNeed], chunk: int) -> int:
+        joining: dict[int, list[RowNeed]] = {}
+        for row in more:
+            index = choose_group([group.lengths for group in self._groups], row.prompt, self._most_padding())
+            joining.setdefault(index, []).append(row)
+        needs = [group.need(*joining.pop(index, ())) for index, group in enumerate(self._groups)]
+        needs += [BatchNeed(rows) for rows in joining.values()]
         return max(0, self._price.batches(needs, chunk) - self.kv_bytes)
 
     def insert(self, row: NewRow) -> Admitted:
         """Queue a row in a batch; its arrays are made here, on the lane."""
-        request, prompt = row.request, row.tokens
+        joining = self._prepared(row)
+        self._join(joining)
+        return Admitted(joining.row.uid, joining.row.cached)
+
+    def _prepared(self, new: NewRow) -> Joining:
+        request, prompt = new.request, new.tokens
         fault = RowFault()
-        options = row_options(request, self._tokenizer, self._info.vocab_size, fault, row.drawn)
-        hit = self._prefixes.match(prompt)
+        options = row_options(request, self._tokenizer, self._info.vocab_size, fault, new.drawn)
+        hit = self._prefixes.match(new.keys)
         cached = hit.length if hit is not None else 0
-        added = Row(
+        row = Row(
             next(self._uids),
             prompt,
             cached,
             length=len(prompt),
-            left=row.left,
-            chunk=row.chunk,
+            left=new.left,
+            chunk=new.chunk,
             done=cached,
             logprobs=request.sampling.logprobs,
             fault=fault,
+            images=request.images,
         )
         cuts = self._prefixes.checkpoints(cached, prompt)
-        layers = hit.layers if hit is not None else None
-        self._group_for(len(prompt)).insert(added, layers, cuts, **options)
-        return Admitted(added.uid, cached)
+        return Joining(row, hit.layers if hit is not None else None, cuts, options)
+
+    def _join(self, joining: Joining) -> None:
+        row = joining.row
+        self._group_for(len(row.prompt)).insert(row, joining.layers, joining.cuts, **joining.options)
+
+    def _keep(self, row: Row, layers: list[Any], tokens: Sequence[int]) -> None:
+        """Keep a row's cache of these tokens in the prefix cache."""
+        self._prefixes.keep(layers, tokens if row.images is None else row.images.keyed(token_array(tokens)))
 
     def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
         """Drop rows; with `keep` what they have processed stays in the prefix cache, within its bounds."""
@@ -78,7 +111,7 @@ class TextRunner(RunnerBase):
         for group in self._groups:
             held = [uid for uid in gone if group.holds(uid)]
             for uid in held if keep and self._prefixes.active else ():
-                self._prefixes.keep(*group.extract(uid))
+                self._keep(group.row(uid), *group.extract(uid))
             group.remove(held)
 
     def settle(self) -> None:
@@ -114,7 +147,7 @@ class TextRunner(RunnerBase):
         by_uid = {row.uid: one for (row, _), one in zip(wanted, logprobs, strict=True)}
         for row, response in step.tokens:
             if response.finish_reason is not None:
-                self._prefixes.keep(response.prompt_cache, response.all_tokens)
+                self._keep(row, response.prompt_cache, response.all_tokens)
             yield TokenEvent(
                 row.uid,
                 response.token,
@@ -134,7 +167,7 @@ class TextRunner(RunnerBase):
         self._pacer.observe(tokens, seconds, rows=prefilling, depth=depth)
         for group, step in zip(self._groups, steps, strict=True):
             for row in step.reached:
-                self._prefixes.keep(*group.extract(row.uid))
+                self._keep(row, *group.extract(row.uid))
         return steps
 
     def _measured_step(self, group: RowGroup, chunk: int) -> GroupStep:

@@ -26,4 +26,17 @@ def common_length(first: Tokens, second: Tokens) -> int:
 def usable_length(held: Tokens, prompt: Tokens, *, trimmable: bool) -> int:
     """How many tokens of `prompt`, its last one excluded, the cache after `held` can give."""
     shared = common_length(held, prompt[:-1])
-    return shared if trimmable or shared == len(held) else 0
+    if shared == len(held):
+        return shared
+    return _image_boundary(prompt, shared) if trimmable else 0
+
+
+def _image_boundary(prompt: Tokens, length: int) -> int:
+    """The largest cut of a prompt, up to `length`, that parts no image: its places have negative numbers, of which only
+    the first is even.
+    """
+    inside = (prompt[: length + 1] < 0) & (prompt[: length + 1] & 1 == 1)
+    if not inside[-1]:
+        return length
+    outside = np.flatnonzero(~inside)
+    return int(outside[-1]) if len(outside) else 0

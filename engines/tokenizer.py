@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from mlxd.engines.call_parser import CallParser
 from mlxd.engines.errors import InvalidRequest
+from mlxd.engines.prompt_images import EncodedPrompt
 from mlxd.engines.token_bytes import TokenBytes
 
 T = TypeVar("T")
@@ -190,6 +191,17 @@ class Tokenizer:
         """
         return list(self._wrapper.encode(self.render_chat(messages, template, tools), add_special_tokens=False))
 
+    @property
+    def takes_images(self) -> bool:
+        """Whether messages may hold images."""
+        return False
+
+    def encode_prompt(
+        self, messages: Messages, template: Mapping[str, Any] | None = None, tools: Tools | None = None
+    ) -> EncodedPrompt:
+        """As `encode_chat`, for messages that may hold an ImageInput. Raises InvalidRequest, for a broken image too."""
+        return EncodedPrompt(self.encode_chat(messages, template, tools))
+
     def render_chat(
         self, messages: Messages, template: Mapping[str, Any] | None = None, tools: Tools | None = None
     ) -> str:
@@ -212,7 +224,7 @@ class Tokenizer:
             reason = str(error).partition("Final message to continue:")[0]  # the whole chat would follow
             raise InvalidRequest(f"the chat template refused the messages: {reason}", "messages") from error
         text = str(rendered)
-        if variables.get("continue_final_message") and not text.endswith(str(messages[-1]["content"]).strip()):
+        if variables.get("continue_final_message") and not text.endswith(_text_of(messages[-1]).strip()):
             raise InvalidRequest("the chat template cannot end with a message that is begun; let a user's be the last")
         return text
 
@@ -220,3 +232,9 @@ class Tokenizer:
         """A fresh streaming detokenizer for one sequence."""
         detokenizer: Detokenizer = self._wrapper.detokenizer
         return detokenizer
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    """The text at the end of a message."""
+    content = message["content"]
+    return str(content[-1].get("text", "")) if isinstance(content, list) else str(content)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlxd.engines.embedding_types import EncoderInfo
+from mlxd.engines.prompt_images import PromptImages
 
 
 class GuideKind(enum.StrEnum):
@@ -98,7 +99,8 @@ class Request:
 
     `continues_text` is for raw prompts and answers that are begun: the answer goes on where the prompt stops, so its
     first space is kept.
-    `chat` is how a chat's answer is taken apart; without it all of the answer is text.
+    `chat` is how a chat's answer is taken apart; without it all of the answer is text. `images` stand at their places
+    in the prompt.
     """
 
     id: str
@@ -106,6 +108,7 @@ class Request:
     sampling: SamplingParams
     continues_text: bool = False
     chat: ChatFormat | None = None
+    images: PromptImages | None = field(default=None, compare=False, repr=False)
 
 
 class FinishReason(enum.StrEnum):
@@ -213,12 +216,14 @@ class LoadProgress:
 class ModelInfo:
     """What is known of a model once it is loaded: ids are below `vocab_size`; weights in bytes.
 
-    `encoder` is there for a model that makes embeddings or scores and generates no text.
+    `encoder` is there for a model that makes embeddings or scores and generates no text. `vision` says whether it takes
+    images.
     """
 
     vocab_size: int
     weight_bytes: int
     encoder: EncoderInfo | None = None
+    vision: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +254,7 @@ class EngineConfig:
     when unknown, and so is `attention_heads`; `itemsize` are the bytes of a number as the model computes. A prompt
     waits for memory at most `hold_timeout` seconds (None for no bound).
     `adapter` is the folder of a LoRA adapter, `draft` that of a smaller model that proposes `draft_tokens` tokens
-    a round (speculative decoding).
+    a round (speculative decoding). With `vision` the model takes images.
     """
 
     name: str
@@ -272,6 +277,7 @@ class EngineConfig:
     adapter: Path | None = None
     draft: Path | None = None
     draft_tokens: int = 3
+    vision: bool = False
 
     @property
     def limits(self) -> EngineLimits:

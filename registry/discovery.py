@@ -109,10 +109,12 @@ def _distinct(dirs: Sequence[Path]) -> Iterator[Path]:
 
 
 def _spec(name: str, path: Path, facts: FolderFacts) -> ModelSpec:
+    what = folder_kind(path)
     return ModelSpec(
         name=name,
         path=path,
-        kind=folder_kind(path),
+        kind=what.kind,
+        takes_images=what.takes_images,
         weight_bytes=facts.weight_bytes,
         kv_bytes_per_token=facts.kv_bytes_per_token,
         context_length=facts.context_length,

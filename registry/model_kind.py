@@ -6,6 +6,8 @@ import ast
 import importlib.util
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from mlxd.registry.spec import ModelKind
 Config = Mapping[str, Any]
 
 _SENTENCE_TRANSFORMERS_FILE = "modules.json"
-_PACKAGES = ("mlx_lm", "mlx_vlm")
+VISION_PACKAGE = "mlx_vlm"
+_PACKAGES = ("mlx_lm", VISION_PACKAGE)
 _REMAPPING = "MODEL_REMAPPING"
 _MAX_SOURCE_BYTES = 4_000_000
 _VISION_KEYS = ("vision_config", "vision_tower_config", "mm_vision_tower", "visual")
@@ -36,14 +39,25 @@ def read_model_config(folder: Path) -> Config:
     return read_object(folder / CONFIG_FILE, MAX_CONFIG_BYTES)
 
 
-def folder_kind(folder: Path) -> ModelKind:
-    """The kind of the model in a folder; text when its config cannot be read."""
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """The kind of a model, and whether the installed packages can give images to it."""
+
+    kind: ModelKind = ModelKind.TEXT
+    takes_images: bool = False
+
+
+def folder_kind(folder: Path) -> FolderKind:
+    """What the model in a folder is; text when its config cannot be read."""
     try:
-        kind = config_kind(read_model_config(folder))
+        config = read_model_config(folder)
     except BadFile:
-        return ModelKind.TEXT
+        return FolderKind()
+    kind = config_kind(config)
+    if kind is ModelKind.VISION:
+        return FolderKind(kind, takes_images=vision_architectures().supports(config.get("model_type")))
     is_text_encoder = kind is ModelKind.TEXT and os.path.lexists(folder / _SENTENCE_TRANSFORMERS_FILE)
-    return ModelKind.EMBEDDING if is_text_encoder else kind
+    return FolderKind(ModelKind.EMBEDDING if is_text_encoder else kind)
 
 
 def config_kind(config: Config) -> ModelKind:
@@ -81,6 +95,12 @@ class Architectures:
     def _has_module(self, model_type: str) -> bool:
         modules = [folder / "models" / model_type for folder in self._folders.values()]
         return any(module.with_name(f"{model_type}.py").is_file() or module.is_dir() for module in modules)
+
+
+@cache
+def vision_architectures() -> Architectures:
+    """Those that take images: the ones of mlx-vlm, none where it is not installed."""
+    return Architectures({name: path for name, path in installed_packages().items() if name == VISION_PACKAGE})
 
 
 def installed_packages() -> dict[str, Path]:

@@ -23,7 +23,7 @@ class ModelSpec:
     as it is (no weights, a corrupt header); the model is still listed and fails with it when asked for.
     `adapter` is the folder of a LoRA adapter over the model in `path`, `draft` that of a model that proposes tokens
     to it; both have their part in the bytes. `load_key` changes exactly when a model in memory would have to be loaded
-    again.
+    again. `takes_images` for a vision model that the installed packages can give images to.
     """
 
     name: str
@@ -40,3 +40,4 @@ class ModelSpec:
     adapter: Path | None = None
     draft: Path | None = None
     load_key: str = ""
+    takes_images: bool = False

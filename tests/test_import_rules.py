@@ -43,6 +43,11 @@ MLX_FILES = {
     "engines/text_runner.py",
     "engines/answer_format.py",
     "engines/stop_text.py",
+    "engines/vision_encoder.py",
+    "engines/vision_loader.py",
+    "engines/vision_model.py",
+    "engines/vision_processor.py",
+    "engines/vision_rows.py",
 }
 # Whoever compiles guides; they must start without MLX, as the API calls them.
 GUIDE_FILES = {"engines/guidance.py", "engines/guide_follower.py"}

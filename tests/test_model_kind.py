@@ -31,14 +31,14 @@ from mlxd.registry.spec import ModelKind
 )
 def test_the_kind_follows_from_the_config(tmp_path: Path, config: dict, kind: ModelKind):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert folder_kind(tmp_path) is kind
+    assert folder_kind(tmp_path).kind is kind
 
 
 def test_a_sentence_transformers_folder_is_an_embedding_model(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Qwen3ForCausalLM"]}))
-    assert folder_kind(tmp_path) is ModelKind.TEXT
+    assert folder_kind(tmp_path).kind is ModelKind.TEXT
     (tmp_path / "modules.json").write_text("[]")
-    assert folder_kind(tmp_path) is ModelKind.EMBEDDING
+    assert folder_kind(tmp_path).kind is ModelKind.EMBEDDING
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""Decodes image files. Pillow comes with the vision extra: it is imported when the first image is."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mlxd.engines.errors import InvalidRequest
+from mlxd.engines.prompt_images import ImageInput
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+# Pixels of the shorter side: processors divide by what is left of it after they have made it small.
+LEAST_SIDE = 2
+
+
+def decode_image(image: ImageInput) -> Any:
+    """The first frame as a PIL image, RGB and upright. Raises InvalidRequest that names the image's place.
+
+    Transparent pixels are laid on white.
+    """
+    pillow = importlib.import_module("PIL.Image")
+    operations = importlib.import_module("PIL.ImageOps")
+    with _explained(image, pillow), warnings.catch_warnings():
+        # the limit of ours is lower, and an error
+        warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+        opened = pillow.open(io.BytesIO(image.data), formats=FORMATS)
+        _check_size(image, *opened.size)
+        opened.load()
+        upright = operations.exif_transpose(opened)
+    return _opaque(upright, pillow)
+
+
+def image_digest(picture: Any) -> bytes:
+    """A digest of a decoded image's pixels and size."""
+    digest = hashlib.blake2b(repr(picture.size).encode(), digest_size=32)
+    digest.update(picture.tobytes())
+    return digest.digest()
+
+
+def grey_picture(side: int) -> Any:
+    """A PIL image of one grey."""
+    return importlib.import_module("PIL.Image").new("RGB", (side, side), (128, 128, 128))
+
+
+@contextmanager
+def _explained(image: ImageInput, pillow: Any) -> Iterator[None]:
+    try:
+        yield
+    except pillow.UnidentifiedImageError:
+        message = f"{image.param}: this is no image that can be read; send a PNG, JPEG, WebP or GIF file"
+        raise InvalidRequest(message, image.param) from None
+    except InvalidRequest:
+        raise
+    # a decoder raises whatever its parser met: all of it means that the file is broken
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise InvalidRequest(f"{image.param}: the image is broken: {reason}", image.param) from error
+
+
+def _check_size(image: ImageInput, width: int, height: int) -> None:
+    if width * height > image.max_pixels:
+        message = (
+            f"{image.param}: the image has {width} x {height} pixels, at most {image.max_pixels} are taken "
+            "(images.max_pixels); make it smaller"
+        )
+        raise InvalidRequest(message, image.param)
+    if min(width, height) < LEAST_SIDE:
+        message = f"{image.param}: the image has {width} x {height} pixels; each side needs {LEAST_SIDE} or more"
+        raise InvalidRequest(message, image.param)
+
+
+def _opaque(picture: Any, pillow: Any) -> Any:
+    if picture.mode == "RGB":
+        return picture
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    seen = picture.convert("RGBA")
+    white = pillow.new("RGBA", seen.size, (255, 255, 255, 255))
+    return pillow.alpha_composite(white, seen).convert("RGB")

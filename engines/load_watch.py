@@ -1,0 +1,20 @@
+"""What a load looks at on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mlxd.engines.crowd import Crowd
+from mlxd.engines.types import LoadProgress
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWatch:
+    """`progress` is told of the bytes that are there, `cancelled` is asked between pieces, and may take its time.
+    `crowd` tells who else computes.
+    """
+
+    progress: Callable[[LoadProgress], None]
+    cancelled: Callable[[], bool]
+    crowd: Crowd
