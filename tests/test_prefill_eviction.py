@@ -1,10 +1,12 @@
 """The prefill-eviction callback, with real engines: a prompt without room beside an idle model is served without it."""
 
+import math
 from pathlib import Path
 
 import pytest
 from engine_harness import chat, collect, lane_pool
 
+from mlxd.engines import first_look
 from mlxd.engines.core import EngineCore
 from mlxd.engines.errors import EngineDead, PrefillMemoryExceeded
 from mlxd.engines.memory_share import MemoryShare
@@ -66,7 +68,13 @@ def fail(dead: EngineDead) -> None:
 
 
 @pytest.fixture
-async def house(tiny_model, other_tiny_model):
+def quick_machine(monkeypatch):
+    """A fresh model is measured twice however busy the cores are; the limits here are those of that price."""
+    monkeypatch.setattr(first_look, "QUICK", math.inf)
+
+
+@pytest.fixture
+async def house(quick_machine, tiny_model, other_tiny_model):
     async with lane_pool() as lanes:
         house = House(lanes, {"a": tiny_model, "b": other_tiny_model})
         yield house
