@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from mlxd.engines.crowd import Crowd
 from mlxd.engines.embedding_types import EncoderInput
+from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.token_arrays import Prompt, Tokens, token_array
 from mlxd.engines.tokenizer import Tokenizer
@@ -18,7 +18,6 @@ from mlxd.engines.types import (
     DraftStats,
     EngineConfig,
     EngineLimits,
-    LoadProgress,
     ModelInfo,
     Request,
     TokenLogprobs,
@@ -237,25 +236,10 @@ class Backend(Protocol):
     def shares_processor(self) -> bool:
         """Whether models compute where they are loaded, on the CPU."""
 
-    def load(
-        self,
-        config: EngineConfig,
-        progress: Callable[[LoadProgress], None],
-        cancelled: Callable[[], bool],
-        crowd: Crowd,
-    ) -> ModelRunner:
-        """Load and evaluate a model. Raises LoadError.
+    def load(self, config: EngineConfig, watch: LoadWatch) -> ModelRunner:
+        """Load and evaluate a model. Raises LoadError."""
 
-        `cancelled` is asked between its pieces, and may take its time. `crowd` tells who else computes.
-        """
-
-    def load_encoder(
-        self,
-        config: EngineConfig,
-        progress: Callable[[LoadProgress], None],
-        cancelled: Callable[[], bool],
-        crowd: Crowd,
-    ) -> EncoderRunner:
+    def load_encoder(self, config: EngineConfig, watch: LoadWatch) -> EncoderRunner:
         """As `load`, for a model that makes embeddings or scores."""
 
     def reclaim(self) -> None:

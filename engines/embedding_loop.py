@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mlxd.engines.backend import Backend, EncoderRunner
 from mlxd.engines.embedding_scheduler import EmbeddingScheduler
+from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.loop import EngineLoop
 from mlxd.engines.messages import MemoryChanged
 from mlxd.engines.transients import Transients
-from mlxd.engines.types import EngineStats, LoadProgress
+from mlxd.engines.types import EngineStats
 
 
 class EmbeddingLoop(EngineLoop[EncoderRunner, EmbeddingScheduler]):
@@ -17,10 +16,8 @@ class EmbeddingLoop(EngineLoop[EncoderRunner, EmbeddingScheduler]):
 
     price = Transients()
 
-    def _load(
-        self, backend: Backend, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
-    ) -> EncoderRunner:
-        runner = backend.load_encoder(self._config, progress, cancelled, self._crowd)
+    def _load(self, backend: Backend, watch: LoadWatch) -> EncoderRunner:
+        runner = backend.load_encoder(self._config, watch)
         self.price = runner.transients
         return runner
 

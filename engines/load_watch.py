@@ -1,4 +1,4 @@
-"""What a load looks at on its way."""
+"""What a load, and the model that comes of it, look at on their way."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.turns import Turns
 from mlxd.engines.types import LoadProgress
 
 
 @dataclass(frozen=True, slots=True)
 class LoadWatch:
     """`progress` is told of the bytes that are there, `cancelled` is asked between pieces, and may take its time.
-    `crowd` tells who else computes.
+    `crowd` tells who else computes, `turns` who else has work.
     """
 
     progress: Callable[[LoadProgress], None]
     cancelled: Callable[[], bool]
     crowd: Crowd
+    turns: Turns

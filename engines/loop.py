@@ -18,6 +18,7 @@ from mlxd.engines.backend import Backend
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
 from mlxd.engines.lane_scheduler import LaneScheduler, LoadedRunner
+from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.memory_share import MemoryStake
 from mlxd.engines.messages import (
     Abort,
@@ -38,7 +39,7 @@ from mlxd.engines.messages import (
 )
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.turns import Turns
-from mlxd.engines.types import EngineConfig, EngineStats, LoadProgress, RequestStatus
+from mlxd.engines.types import EngineConfig, EngineStats, RequestStatus
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -86,7 +87,7 @@ class EngineLoop(ABC, Generic[R, S]):
         self.statuses: tuple[RequestStatus, ...] = ()
 
     @abstractmethod
-    def _load(self, backend: Backend, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]) -> R:
+    def _load(self, backend: Backend, watch: LoadWatch) -> R:
         """Load the model. Raises LoadError."""
 
     @abstractmethod
@@ -106,7 +107,7 @@ class EngineLoop(ABC, Generic[R, S]):
             self._stretch_begun = self._clock()
             between = self._between_pieces if backend.shares_processor else lambda: self.load_cancelled
             with self._crowd.entered():
-                runner = self._load(backend, self._post, between)
+                runner = self._load(backend, LoadWatch(self._post, between, self._crowd, self._turns))
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
         except Exception as error:  # noqa: BLE001
             failure = _load_error(error)

@@ -14,7 +14,6 @@ import structlog
 
 from mlxd.engines.allocator import Allocator
 from mlxd.engines.backend import EncoderRunner, ModelRunner
-from mlxd.engines.crowd import Crowd
 from mlxd.engines.embedding_runner import EmbeddingRunner
 from mlxd.engines.encoder_loader import load_encoder
 from mlxd.engines.first_look import first_look
@@ -28,7 +27,7 @@ from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.runner_base import Measures
 from mlxd.engines.speculative_runner import SpeculativeRunner
 from mlxd.engines.text_runner import TextRunner
-from mlxd.engines.types import EngineConfig, LoadProgress
+from mlxd.engines.types import EngineConfig
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -63,22 +62,16 @@ class MlxBackend:
     def shares_processor(self) -> bool:
         return mx.default_device().type == mx.DeviceType.cpu
 
-    def load(
-        self,
-        config: EngineConfig,
-        progress: Callable[[LoadProgress], None],
-        cancelled: Callable[[], bool],
-        crowd: Crowd,
-    ) -> ModelRunner:
+    def load(self, config: EngineConfig, watch: LoadWatch) -> ModelRunner:
         """Load a text model, or one that takes images too. Raises LoadError."""
         self._limit()
         # opened first: what is stored is listed while the weights are read
         disk = self._disk(config)
         try:
             if config.vision:
-                return _load_vision(config, LoadWatch(progress, cancelled, crowd), self._stream, disk)
-            loaded = load_text_model(config, progress, cancelled)
-            meter = PeakMeter(crowd)
+                return _load_vision(config, watch, self._stream, disk)
+            loaded = load_text_model(config, watch.progress, watch.cancelled)
+            meter = PeakMeter(watch.crowd)
             measures = Measures(self._stream, meter, first_look(loaded, config, meter))
             return _runner(loaded, config, measures, disk)
         except BaseException:
@@ -86,16 +79,10 @@ class MlxBackend:
                 disk.close(0)
             raise
 
-    def load_encoder(
-        self,
-        config: EngineConfig,
-        progress: Callable[[LoadProgress], None],
-        cancelled: Callable[[], bool],
-        crowd: Crowd,
-    ) -> EncoderRunner:
+    def load_encoder(self, config: EngineConfig, watch: LoadWatch) -> EncoderRunner:
         """Load a model that makes embeddings or scores. Raises LoadError."""
         self._limit()
-        return EmbeddingRunner(load_encoder(config, progress, cancelled), config, PeakMeter(crowd))
+        return EmbeddingRunner(load_encoder(config, watch.progress, watch.cancelled), config, PeakMeter(watch.crowd))
 
     def _limit(self) -> None:
         """Each load sees to it: the first is early enough, and a changed ceiling is followed by the next."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mlxd.engines.backend import Backend, ModelRunner
+from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.loop import EngineLoop
 from mlxd.engines.messages import MemoryChanged, Message, Restored
 from mlxd.engines.prompt_price import PromptPrice
 from mlxd.engines.scheduler import Scheduler
-from mlxd.engines.types import EngineStats, LoadProgress
+from mlxd.engines.types import EngineStats
 
 
 class TextLoop(EngineLoop[ModelRunner, Scheduler]):
@@ -17,10 +16,8 @@ class TextLoop(EngineLoop[ModelRunner, Scheduler]):
 
     price = PromptPrice()
 
-    def _load(
-        self, backend: Backend, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
-    ) -> ModelRunner:
-        runner = backend.load(self._config, progress, cancelled, self._crowd)
+    def _load(self, backend: Backend, watch: LoadWatch) -> ModelRunner:
+        runner = backend.load(self._config, watch)
         self.price = runner.price
         return runner
 

@@ -35,15 +35,15 @@ class Turns:
             self._quiet_from = time.monotonic() + PAUSE
             self._changed.notify_all()
 
-    def step_aside(self, worked: float) -> bool:
+    def step_aside(self, worked: float, own: int = 0) -> bool:
         """Let those at work go on without a load that has `worked` for so long; until they have finished, at most.
 
-        False when its stretch is not over yet.
+        `own` of those at work are the caller's. False when its stretch is not over yet.
         """
         if worked < STRETCH:
             return False
         until = time.monotonic() + worked * ASIDE
         with self._changed:
-            while (now := time.monotonic()) < until and (self._working or now < self._quiet_from):
-                self._changed.wait(until - now if self._working else min(until, self._quiet_from) - now)
+            while (now := time.monotonic()) < until and (self._working > own or now < self._quiet_from):
+                self._changed.wait(until - now if self._working > own else min(until, self._quiet_from) - now)
         return True

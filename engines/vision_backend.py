@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import mlx.core as mx
+
 from mlxd.engines.backend import ModelRunner
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.first_look import first_look
@@ -14,6 +16,7 @@ from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.prefix_disk import PrefixDisk
 from mlxd.engines.runner_base import Measures
 from mlxd.engines.types import EngineConfig
+from mlxd.engines.vision_encoder import EncoderWatch
 from mlxd.engines.vision_loader import LoadedVision, load_vision_model
 from mlxd.engines.vision_runner import VisionRunner
 
@@ -26,7 +29,9 @@ QUICK = 0.1
 def load(config: EngineConfig, watch: LoadWatch, stream: Any, disk: PrefixDisk | None) -> ModelRunner:
     """Load a vision model and try it. Raises LoadError."""
     meter = PeakMeter(watch.crowd)
-    loaded = load_vision_model(config, watch, meter)
+    shares_processor = mx.default_device().type == mx.DeviceType.cpu
+    lane = EncoderWatch(meter, watch.turns if shares_processor else None)
+    loaded = load_vision_model(config, watch, lane)
     price = first_look(loaded.text, config, meter)
     _first_image(loaded)
     measures = Measures(stream, meter, price.with_images(loaded.encoder.price))

@@ -1,7 +1,10 @@
-"""Makes features of images, one image at a time, on the engine's lane."""
+"""Makes features of images, one image at a time and in stretches, on the engine's lane."""
 
 from __future__ import annotations
 
+import math
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -10,38 +13,115 @@ import numpy as np
 from mlxd.engines.image_price import ImagePrice
 from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.prompt_images import PreparedImage
+from mlxd.engines.resumable import Resumable
+from mlxd.engines.turns import Turns
+from mlxd.engines.vision_blocks import evaluate_blocks
 from mlxd.engines.vision_processor import IDS
 from mlxd.engines.vision_rows import ImageFeatures
 
 PIXELS, MASK = "pixel_values", "attention_mask"
 
 
-class ImageEncoder:
-    """`model` is mlx-vlm's; `price` gets more exact with each image that is encoded while nobody else computes."""
+@dataclass(frozen=True, slots=True)
+class EncoderWatch:
+    """What an encoder looks at: the meter of its lane, and whose turn it is where models share the processor, None
+    where they do not.
+    """
 
-    def __init__(self, model: Any, image_token: int, meter: PeakMeter, price: ImagePrice) -> None:
+    meter: PeakMeter
+    turns: Turns | None = None
+
+
+class ImageEncoder:
+    """`model` is mlx-vlm's, whose weights are read; `price` gets more exact with each image that is encoded while
+    nobody else computes.
+    """
+
+    def __init__(self, model: Any, image_token: int, watch: EncoderWatch, price: ImagePrice) -> None:
         self._model = model
         self._image_token = image_token
-        self._meter = meter
+        self._watch = watch
+        self._at_work: Encoding | None = None
         self.price = price
         self.encoded = 0
+        evaluate_blocks(model, self._after_block)
+
+    def begin(self, image: PreparedImage) -> Encoding:
+        """One image, to be encoded by `Encoding.go_on`."""
+        return Encoding(self, image)
 
     def encode(self, image: PreparedImage) -> ImageFeatures:
-        """The features of one image. Raises whatever the model does."""
-        with self._meter.measured() as peak:
-            features = self._features(image)
-            mx.eval(features.rows, *features.deep)
-        self.encoded += 1
-        if peak.nbytes is not None:
-            self.price = self.price.observed(image, peak.nbytes)
-        mx.clear_cache()
+        """The features of one image, in one go. Raises whatever the model does."""
+        features = self.begin(image).go_on(math.inf)
+        assert features is not None, "nothing ends a stretch that has no end"
         return features
 
-    def _features(self, image: PreparedImage) -> ImageFeatures:
+    def stretch(self, encoding: Encoding, seconds: float) -> None:
+        """Work at an image until a block ends after so many seconds, or it is done."""
+        self._at_work = encoding
+        encoding.ends_at = time.monotonic() + seconds
+        try:
+            with self._watch.meter.measured() as peak:
+                encoding.features = encoding.work.go_on()
+        finally:
+            self._at_work = None
+        encoding.note(peak.nbytes, peak.kept)
+        if encoding.features is not None:
+            self._done(encoding)
+
+    def features(self, image: PreparedImage) -> ImageFeatures:
+        """Run the model on one image; pauses between its blocks."""
         inputs = {name: mx.array(array) for name, array in image.inputs.items()}
         ids, pixels, mask = inputs.pop(IDS), inputs.pop(PIXELS), inputs.pop(MASK, None)
         made = self._model.get_input_embeddings(ids, pixels, mask=mask, **inputs)
         places = mx.array(np.flatnonzero(image.inputs[IDS].reshape(-1) == self._image_token))
         deep = made.deepstack_visual_embeds
         # a copy: a view would hold the whole prompt's
-        return ImageFeatures(mx.contiguous(made.inputs_embeds[0][places]), [] if deep is None else list(deep))
+        features = ImageFeatures(mx.contiguous(made.inputs_embeds[0][places]), [] if deep is None else list(deep))
+        mx.eval(features.rows, *features.deep)
+        return features
+
+    def _after_block(self) -> None:
+        encoding = self._at_work
+        if encoding is None:
+            return
+        turns = self._watch.turns
+        if turns is not None and turns.step_aside(time.monotonic() - encoding.rested_at, own=1):
+            encoding.rested_at = time.monotonic()
+        if time.monotonic() >= encoding.ends_at:
+            encoding.work.pause()
+
+    def _done(self, encoding: Encoding) -> None:
+        self.encoded += 1
+        if encoding.height is not None:
+            self.price = self.price.observed(encoding.image, encoding.height)
+        mx.clear_cache()
+
+
+class Encoding:
+    """One image that is being encoded. `height` are the bytes that it took at most, None when others took part."""
+
+    def __init__(self, encoder: ImageEncoder, image: PreparedImage) -> None:
+        self._encoder = encoder
+        self.image = image
+        self.work = Resumable(lambda: encoder.features(image))
+        self.features: ImageFeatures | None = None
+        self.ends_at = self.rested_at = time.monotonic()
+        self.height: int | None = 0
+        self._held = 0
+
+    def go_on(self, seconds: float) -> ImageFeatures | None:
+        """Work for about so many seconds, a block at least; the features once they are there. Raises what the model
+        does.
+        """
+        self._encoder.stretch(self, seconds)
+        return self.features
+
+    def drop(self) -> None:
+        """Give it up, and what it holds."""
+        self.work.drop()
+
+    def note(self, peak: int | None, kept: int) -> None:
+        """After a stretch took `peak` bytes beyond what there was, of which `kept` stay."""
+        self.height = None if peak is None or self.height is None else max(self.height, self._held + peak)
+        self._held += kept

@@ -15,10 +15,9 @@ from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.image_price import ASSUMED_PATCH, ImagePrice
 from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.loader import NO_CODE, LoadedText, check_config, describe, evaluate_all, read_tokenizer
-from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.transients import Shape, Transients
 from mlxd.engines.types import EngineConfig, ModelInfo
-from mlxd.engines.vision_encoder import ImageEncoder
+from mlxd.engines.vision_encoder import EncoderWatch, ImageEncoder
 from mlxd.engines.vision_model import VisionLanguage, is_batched
 from mlxd.engines.vision_processor import VisionProcessor
 from mlxd.engines.vision_tokenizer import VisionTokenizer
@@ -38,7 +37,7 @@ class LoadedVision:
     batched: bool
 
 
-def load_vision_model(config: EngineConfig, watch: LoadWatch, meter: PeakMeter) -> LoadedVision:
+def load_vision_model(config: EngineConfig, watch: LoadWatch, lane: EncoderWatch) -> LoadedVision:
     """Load and evaluate a model and its processor. Raises LoadError with the reason."""
     _check(config)
     description = check_config(config.path)
@@ -54,7 +53,7 @@ def load_vision_model(config: EngineConfig, watch: LoadWatch, meter: PeakMeter) 
     tokenizer = VisionTokenizer(wrapper, prepares)
     language = VisionLanguage(model) if batched else model.language_model
     info = ModelInfo(_vocab_size(description, model), total, vision=True)
-    encoder = ImageEncoder(model, image_token, meter, _price(description, model.config, config))
+    encoder = ImageEncoder(model, image_token, lane, _price(description, model.config, config))
     return LoadedVision(LoadedText(language, tokenizer, info), model, encoder, tokenizer, batched)
 
 

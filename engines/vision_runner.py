@@ -20,22 +20,36 @@ from mlxd.engines.runner_base import Measures
 from mlxd.engines.text_runner import Joining, TextRunner
 from mlxd.engines.token_arrays import token_array
 from mlxd.engines.types import EngineConfig
+from mlxd.engines.vision_encoder import Encoding
 from mlxd.engines.vision_loader import LoadedVision
-from mlxd.engines.vision_model import VisionLanguage
+from mlxd.engines.vision_model import VisionLanguage, kept_layers, own_layers
 from mlxd.engines.vision_rows import TEXT, ImageFeatures, RowContext, RowContexts
+
+# Seconds of encoding in one step: the stall that others see, and the delay of an abort.
+STRETCH = 0.1
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A row whose images are not all encoded; `missing` are those, in order, and `ready` the others by digest."""
+    """A row whose images are not all encoded; `missing` are those, in order, and `ready` the others by digest. `work`
+    is the encoding of the first of them, once it has begun.
+    """
 
     joining: Joining
     missing: list[PreparedImage]
     ready: dict[bytes, ImageFeatures] = field(default_factory=dict)
+    work: Encoding | None = None
+
+    def drop(self) -> None:
+        """Give up what is under way."""
+        if self.work is not None:
+            self.work.drop()
 
 
 class VisionRunner(TextRunner):
-    """As TextRunner; a row with images joins the batch when they are encoded, which takes one step for each."""
+    """As TextRunner; a row with images joins the batch when they are encoded, one after the other and in stretches,
+    with a step of the other rows after each.
+    """
 
     _prefixes: KeptVision
 
@@ -71,27 +85,32 @@ class VisionRunner(TextRunner):
 
     def remove(self, uids: Iterable[int], *, keep: bool = True) -> None:
         gone = list(uids)
-        for uid in gone:
-            self._encoding.pop(uid, None)
+        for waiting in [self._encoding.pop(uid) for uid in gone if uid in self._encoding]:
+            waiting.drop()
         super().remove(gone, keep=keep)
 
     def step(self) -> RunnerStep:
-        """Encode at most one image, then what a text runner does."""
+        """A stretch of encoding, then what a text runner does."""
         failed = self._encode_next()
         step = super().step()
         return RunnerStep(step.tokens, (*failed, *step.failed)) if failed else step
 
     def rebuild(self) -> None:
-        self._encoding.clear()
+        self._drop_encodings()
         super().rebuild()
 
     def close(self) -> None:
-        self._encoding.clear()
+        self._drop_encodings()
         del self._encoder
         super().close()
 
+    def _drop_encodings(self) -> None:
+        for waiting in self._encoding.values():
+            waiting.drop()
+        self._encoding.clear()
+
     def _keep(self, row: Row, layers: list[Any], tokens: Sequence[int]) -> None:
-        super()._keep(row, [layer for layer in layers if not isinstance(layer, RowContexts)], tokens)
+        super()._keep(row, kept_layers(layers), tokens)
 
     def _look_up(self, joining: Joining) -> _Waiting:
         """Find the features that are there already."""
@@ -105,19 +124,25 @@ class VisionRunner(TextRunner):
         return waiting
 
     def _encode_next(self) -> tuple[tuple[int, Exception], ...]:
-        """One image of the row that came first; rows whose images are all there then join. The rows that failed."""
+        """A stretch of one image, of the row that came first; rows whose images are all there then join. The rows that
+        failed.
+        """
         uid = next(iter(self._encoding), None)
         if uid is None:
             return ()
-        image = self._encoding[uid].missing[0]
+        waiting = self._encoding[uid]
+        waiting.work = waiting.work or self._encoder.begin(waiting.missing[0])
         try:
-            features = self._encoder.encode(image)
+            features = waiting.work.go_on(STRETCH)
         # whatever a model raises on an image is that request's alone
         except Exception as error:  # noqa: BLE001
             del self._encoding[uid]
             return ((uid, error.with_traceback(None)),)
+        if features is None:
+            return ()
+        waiting.work = None
         self._price = self._price.with_images(self._encoder.price)
-        self._prefixes.put_features(image.digest, features)
+        self._prefixes.put_features(waiting.missing[0].digest, features)
         return self._join_ready()
 
     def _join_ready(self) -> tuple[tuple[int, Exception], ...]:
@@ -149,7 +174,7 @@ class VisionRunner(TextRunner):
         joining = waiting.joining
         row, images = joining.row, joining.row.images
         context = TEXT if images is None else self._context(row, images, waiting.ready)
-        layers = joining.layers if joining.layers is not None else self._model.make_cache()[:-1]
+        layers = own_layers(joining.layers) if joining.layers is not None else self._model.make_cache()[:-1]
         contexts = RowContexts([context], [row.cached])
         self._join(Joining(row, [*layers, contexts], joining.cuts, joining.options))
 

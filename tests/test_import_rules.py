@@ -43,6 +43,8 @@ MLX_FILES = {
     "engines/text_runner.py",
     "engines/answer_format.py",
     "engines/stop_text.py",
+    "engines/vision_backend.py",
+    "engines/vision_blocks.py",
     "engines/vision_encoder.py",
     "engines/vision_loader.py",
     "engines/vision_model.py",
