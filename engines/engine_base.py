@@ -139,6 +139,7 @@ class EngineBase(ABC, Generic[L]):
             step_lock=step_lock or nullcontext(),
             turns=lanes.turns,
             crowd=lanes.crowd,
+            images=lanes.images,
             clock=clock,
         )
         self._loaded: asyncio.Future[Loaded] = event_loop.create_future()

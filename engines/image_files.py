@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.prompt_images import ImageInput
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-# Pixels of the shorter side: processors divide by what is left of it after they have made it small.
-LEAST_SIDE = 2
+# Pixels of the shorter side: processors divide by what is left of it after they have made it small, and take a side of
+# one or three for the colours.
+LEAST_SIDE = 4
 
 
 def decode_image(image: ImageInput) -> Any:
@@ -54,6 +57,14 @@ def _explained(image: ImageInput, pillow: Any) -> Iterator[None]:
     except pillow.UnidentifiedImageError:
         message = f"{image.param}: this is no image that can be read; send a PNG, JPEG, WebP or GIF file"
         raise InvalidRequest(message, image.param) from None
+    except pillow.DecompressionBombError:
+        # a limit of the library's own, beyond which it tells no size
+        most = min(image.max_pixels, 2 * pillow.MAX_IMAGE_PIXELS)
+        message = (
+            f"{image.param}: the image has too many pixels, at most {most} are taken (images.max_pixels); "
+            "make it smaller"
+        )
+        raise InvalidRequest(message, image.param) from None
     except InvalidRequest:
         raise
     # a decoder raises whatever its parser met: all of it means that the file is broken
@@ -77,6 +88,9 @@ def _check_size(image: ImageInput, width: int, height: int) -> None:
 def _opaque(picture: Any, pillow: Any) -> Any:
     if picture.mode == "RGB":
         return picture
+    if picture.mode.startswith("I"):
+        # 16 bits of grey, which the library would cut off at 255
+        return pillow.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8)).convert("RGB")
     if not picture.has_transparency_data:
         return picture.convert("RGB")
     seen = picture.convert("RGBA")

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 
 from mlxd.engines.backend import Backend, BackendFactory
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.turns import Turns
 
 # A job gets a callable rather than the backend: importing MLX can fail, and the job knows whom to tell.
@@ -71,12 +72,13 @@ class Lane:
 class LanePool:
     """Lends lanes, makes them when none is free, and ends them all. Used from the event loop's thread only.
 
-    `turns` and `crowd` are for the engines on its lanes.
+    `turns`, `crowd` and `images` are for the engines on its lanes.
     """
 
     def __init__(self, factory: BackendFactory) -> None:
         self.turns = Turns()
         self.crowd = Crowd()
+        self.images = ImageThreads()
         self._factory = factory
         self._free: list[Lane] = []
         self._lent: set[Lane] = set()
@@ -112,13 +114,13 @@ class LanePool:
         lane.stop()
 
     def close(self, timeout: float) -> bool:
-        """End every lane within `timeout` seconds; False when one is still busy. Blocks."""
+        """End every lane, and the threads of images, within `timeout` seconds; False when one is still busy. Blocks."""
         lanes = [*self._free, *self._lent]
         for lane in lanes:
             lane.stop()
         deadline = time.monotonic() + timeout
         ended = [lane.join(deadline - time.monotonic()) for lane in lanes]
-        return all(ended)
+        return self.images.close(deadline - time.monotonic()) and all(ended)
 
     async def _run_on_lane(self, act: Job) -> None:
         lane = self.acquire()

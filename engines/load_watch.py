@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.turns import Turns
 from mlxd.engines.types import LoadProgress
 
@@ -13,10 +14,11 @@ from mlxd.engines.types import LoadProgress
 @dataclass(frozen=True, slots=True)
 class LoadWatch:
     """`progress` is told of the bytes that are there, `cancelled` is asked between pieces, and may take its time.
-    `crowd` tells who else computes, `turns` who else has work.
+    `crowd` tells who else computes, `turns` who else has work. Image processors run on `images`.
     """
 
     progress: Callable[[LoadProgress], None]
     cancelled: Callable[[], bool]
     crowd: Crowd
     turns: Turns
+    images: ImageThreads

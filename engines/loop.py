@@ -17,6 +17,7 @@ import structlog
 from mlxd.engines.backend import Backend
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.lane_scheduler import LaneScheduler, LoadedRunner
 from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.memory_share import MemoryStake
@@ -67,6 +68,7 @@ class EngineLoop(ABC, Generic[R, S]):
         step_lock: AbstractContextManager[object],
         turns: Turns,
         crowd: Crowd,
+        images: ImageThreads,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -76,6 +78,7 @@ class EngineLoop(ABC, Generic[R, S]):
         self._step_lock = step_lock
         self._turns = turns
         self._crowd = crowd
+        self._images = images
         self._stretch_begun = 0.0
         self._clock = clock
         self._busy_since: float | None = None
@@ -107,7 +110,8 @@ class EngineLoop(ABC, Generic[R, S]):
             self._stretch_begun = self._clock()
             between = self._between_pieces if backend.shares_processor else lambda: self.load_cancelled
             with self._crowd.entered():
-                runner = self._load(backend, LoadWatch(self._post, between, self._crowd, self._turns))
+                watch = LoadWatch(self._post, between, self._crowd, self._turns, self._images)
+                runner = self._load(backend, watch)
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
         except Exception as error:  # noqa: BLE001
             failure = _load_error(error)

@@ -51,7 +51,8 @@ class StoredPrefix:
     checksum: str
 
 
-_Token = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+# negative ones are the keys of images
+_Token = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 
 

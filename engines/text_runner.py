@@ -17,7 +17,7 @@ from mlxd.engines.row_faults import RowFault
 from mlxd.engines.row_group import GroupStep, Row, RowGroup
 from mlxd.engines.runner_base import Measures, RunnerBase, faults
 from mlxd.engines.sampling import row_options
-from mlxd.engines.token_arrays import token_array
+from mlxd.engines.token_arrays import image_boundary, token_array
 from mlxd.engines.types import EngineConfig
 
 
@@ -80,7 +80,8 @@ class TextRunner(RunnerBase):
         request, prompt = new.request, new.tokens
         fault = RowFault()
         options = row_options(request, self._tokenizer, self._info.vocab_size, fault, new.drawn)
-        hit = self._prefixes.match(new.keys)
+        keys = new.keys
+        hit = self._prefixes.match(keys)
         cached = hit.length if hit is not None else 0
         row = Row(
             next(self._uids),
@@ -94,7 +95,8 @@ class TextRunner(RunnerBase):
             fault=fault,
             images=request.images,
         )
-        cuts = self._prefixes.checkpoints(cached, prompt)
+        # what is kept up to the middle of an image serves nobody
+        cuts = [cut for cut in self._prefixes.checkpoints(cached, prompt) if image_boundary(keys, cut) == cut]
         return Joining(row, hit.layers if hit is not None else None, cuts, options)
 
     def _join(self, joining: Joining) -> None:

@@ -24,14 +24,15 @@ def common_length(first: Tokens, second: Tokens) -> int:
 
 
 def usable_length(held: Tokens, prompt: Tokens, *, trimmable: bool) -> int:
-    """How many tokens of `prompt`, its last one excluded, the cache after `held` can give."""
+    """How many tokens of `prompt`, its last one excluded, the cache after `held` can give; all of an image or none."""
     shared = common_length(held, prompt[:-1])
-    if shared == len(held):
-        return shared
-    return _image_boundary(prompt, shared) if trimmable else 0
+    whole = image_boundary(prompt, shared)
+    if trimmable:
+        return whole
+    return shared if whole == shared == len(held) else 0
 
 
-def _image_boundary(prompt: Tokens, length: int) -> int:
+def image_boundary(prompt: Tokens, length: int) -> int:
     """The largest cut of a prompt, up to `length`, that parts no image: its places have negative numbers, of which only
     the first is even.
     """

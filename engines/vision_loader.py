@@ -28,12 +28,15 @@ _HEADS = ("num_attention_heads", "num_heads", "heads")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedVision:
-    """A vision model with its weights evaluated. `text` is what a text runner takes, `model` all of mlx-vlm's."""
+    """A vision model with its weights evaluated. `text` is what a text runner takes, `model` all of mlx-vlm's, of
+    the architecture `family`.
+    """
 
     text: LoadedText
     model: Any
     encoder: ImageEncoder
     tokenizer: VisionTokenizer
+    family: str
     batched: bool
 
 
@@ -49,12 +52,12 @@ def load_vision_model(config: EngineConfig, watch: LoadWatch, lane: EncoderWatch
     image_token = _image_token(model.config, config.path)
     processor = _processor(config.path, model.config)
     wrapper = read_tokenizer(config.path, description, **_template(config.path))
-    prepares = VisionProcessor(processor, family, image_token, watch.crowd.entered, batched=batched)
+    prepares = VisionProcessor(processor, family, image_token, watch, batched=batched)
     tokenizer = VisionTokenizer(wrapper, prepares)
     language = VisionLanguage(model) if batched else model.language_model
     info = ModelInfo(_vocab_size(description, model), total, vision=True)
     encoder = ImageEncoder(model, image_token, lane, _price(description, model.config, config))
-    return LoadedVision(LoadedText(language, tokenizer, info), model, encoder, tokenizer, batched)
+    return LoadedVision(LoadedText(language, tokenizer, info), model, encoder, tokenizer, family, batched)
 
 
 def _check(config: EngineConfig) -> None:

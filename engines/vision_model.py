@@ -11,15 +11,36 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+from mlx_vlm.models.cache import ArraysCache as OwnArraysCache
 
 from mlxd.engines.prompt_images import Arrays
 from mlxd.engines.vision_rows import NO_PLACES, ImageFeatures, Places, RowContext, RowContexts, Window, joined
 
 # Architectures whose rows were seen to be the same alone and together, by mlx-vlm's names of their modules.
 BATCHED = frozenset(
-    {"gemma3", "gemma4", "idefics3", "internvl_chat", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"}
+    {
+        "aya_vision",
+        "gemma3",
+        "gemma4",
+        "glm4v",
+        "idefics3",
+        "internvl_chat",
+        "kimi_vl",
+        "lfm2_vl",
+        "mistral3",
+        "pixtral",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_vl",
+        "qwen3_vl_moe",
+        "smolvlm",
+    }
 )
+# These process padded rows one by one, in new caches that know nothing of padding on the right.
+_TAKING_APART = ("qwen3_5", "qwen3_5_moe")
 _GRIDS = "image_grid_thw"
 
 
@@ -40,6 +61,8 @@ class VisionLanguage:
         self._language = model.language_model
         # rotary positions in three dimensions (height and width within an image) are told from outside
         self._has_positions = hasattr(self._language, "get_rope_index")
+        # nobody wants what it captures, but with it rows stay in the caches that they came with
+        self._options: dict[str, Any] = {"capture_layer_ids": []} if model.config.model_type in _TAKING_APART else {}
 
     @property
     def layers(self) -> Any:
@@ -48,14 +71,14 @@ class VisionLanguage:
     def make_cache(self) -> list[Any]:
         """Caches for one text row, the context last."""
         made = self._language.make_cache() if hasattr(self._language, "make_cache") else None
-        layers = [_own(layer) for layer in made] if made is not None else [KVCache() for _ in self.layers]
+        layers = [_batched(layer) for layer in made] if made is not None else [KVCache() for _ in self.layers]
         return [*layers, RowContexts()]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Logits, shape [rows, columns, vocabulary]."""
         *layers, contexts = cache
         windows = contexts.advance(tokens.shape[1])
-        inputs: dict[str, Any] = {}
+        inputs = dict(self._options)
         if self._has_positions:
             inputs["position_ids"] = _positions(windows, tokens.shape[1])
         inputs |= self._with_images(tokens, windows)
@@ -105,11 +128,65 @@ def _positions(windows: Sequence[Window], columns: int) -> mx.array:
     return mx.array(positions)
 
 
-def _own(layer: Any) -> Any:
-    """A cache of mlx-lm for one of mlx-vlm, which has classes of its own."""
+def _batched(layer: Any) -> Any:
+    """A cache that mlx-lm can batch for one of mlx-vlm, which has classes of its own."""
     match type(layer).__name__:
         case "KVCache":
             return KVCache()
         case "RotatingKVCache":
             return RotatingKVCache(max_size=layer.max_size, keep=layer.keep)
+        case "ArraysCache":
+            return RowStates(len(layer.cache))
     return layer
+
+
+class RowStates(OwnArraysCache):  # type: ignore[misc]
+    """mlx-vlm's cache of recurrent states, for rows that mlx-lm pads on the right: with a padding on the left, even of
+    nothing, its models look at no other.
+    """
+
+    batch_size = 1
+
+    @property
+    def left_padding(self) -> None:
+        return None
+
+    @left_padding.setter
+    def left_padding(self, _: Any) -> None:
+        pass
+
+    @classmethod
+    def merge(cls, caches: Sequence[RowStates]) -> RowStates:
+        """One batch of several."""
+        merged: RowStates = super().merge(caches)
+        merged.batch_size = sum(cache.batch_size for cache in caches)
+        return merged
+
+    def extend(self, other: RowStates) -> None:
+        """Add another batch's rows behind these."""
+        super().extend(other)
+        self.batch_size += other.batch_size
+
+    def filter(self, batch_indices: Sequence[int]) -> None:
+        """Keep these rows."""
+        super().filter(batch_indices)
+        self.batch_size = len(batch_indices)
+
+
+def kept_layers(layers: Sequence[Any]) -> list[Any]:
+    """A row's caches in classes of mlx-lm alone, as they are kept and written; without its context."""
+    return [_as(ArraysCache, layer) for layer in layers if not isinstance(layer, RowContexts)]
+
+
+def own_layers(layers: Sequence[Any]) -> list[Any]:
+    """Kept caches in the classes that mlx-vlm's models use."""
+    return [_as(RowStates, layer) for layer in layers]
+
+
+def _as(kind: type[Any], layer: Any) -> Any:
+    """States in a cache of that kind; other layers as they are."""
+    if not isinstance(layer, ArraysCache | OwnArraysCache) or isinstance(layer, kind):
+        return layer
+    made = kind(len(layer.cache))
+    made.cache = list(layer.cache)
+    return made

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-import numpy.typing as npt
 from mlx_vlm.prompt_utils import MODEL_CONFIG, SINGLE_IMAGE_ONLY_MODELS, get_message_json
 from mlx_vlm.utils import prepare_inputs, should_add_special_tokens
 
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.image_files import image_digest
+from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.prompt_images import Arrays, EncodedPrompt, PreparedImage, PromptImages
+from mlxd.engines.serial_vision_inputs import flat_inputs, plain
 
 IDS = "input_ids"
 # Values of an array that positions may be told from; others are pixels, of which each image has its own.
@@ -23,8 +23,8 @@ _FEW = 4096
 
 
 class VisionProcessor:
-    """Used on any thread. `image_token` is the id that stands at each place of an image. `busy` is entered while arrays
-    of MLX may be made. Without `batched` all images of a prompt are encoded together.
+    """Used on any thread. `image_token` is the id that stands at each place of an image. Without `batched` all images
+    of a prompt are encoded together.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class VisionProcessor:
         processor: Any,
         model_type: str,
         image_token: int,
-        busy: Callable[[], AbstractContextManager[None]],
+        watch: LoadWatch,
         *,
         batched: bool,
     ) -> None:
         self._processor = processor
         self._model_type = model_type
         self._image_token = image_token
-        self._busy = busy
+        self._watch = watch
         self._batched = batched
         # fast tokenizers keep the padding of a call in themselves
         self._lock = threading.Lock()
@@ -75,8 +75,13 @@ class VisionProcessor:
         joint = self._process(text, pictures)
         ids = joint[IDS].reshape(-1)
         held = int(np.count_nonzero(ids == self._image_token))
-        images = self._images(pictures, joint, held, alone)
-        if sum(image.tokens for image in images) != held or not held:
+        if self._batched:
+            images = self._images(pictures, joint, held, alone)
+            belong = sum(image.tokens for image in images) == held
+        else:
+            images = _shares(pictures, joint, held)
+            belong = self._marks(text) == len(pictures) * self._marks(alone)
+        if not belong or not held:
             message = "the text holds what stands for an image in this model's prompts; leave it out"
             raise InvalidRequest(message, "messages")
         inputs = {name: array for name, array in joint.items() if array.size <= _FEW} if self._batched else joint
@@ -91,11 +96,22 @@ class VisionProcessor:
             if digest not in prepared:
                 inputs = self._process(alone, [picture])
                 tokens = int(np.count_nonzero(inputs[IDS] == self._image_token))
-                prepared[digest] = PreparedImage(digest, tokens, inputs if self._batched else {})
+                prepared[digest] = PreparedImage(digest, tokens, inputs)
         return [prepared[digest] for digest in digests]
 
+    def _marks(self, text: str) -> int:
+        """How often a text holds what stands for an image."""
+        tokenizer = getattr(self._processor, "tokenizer", self._processor)
+        with self._lock:
+            return list(tokenizer.encode(text, add_special_tokens=False)).count(self._image_token)
+
     def _process(self, text: str, pictures: Sequence[Any]) -> Arrays:
-        with self._lock, self._busy():
+        with self._lock:
+            return self._watch.images.run(lambda: self._arrays(text, pictures))
+
+    def _arrays(self, text: str, pictures: Sequence[Any]) -> Arrays:
+        """What the processor makes, in arrays that belong to no thread; some compute it with MLX."""
+        with self._watch.crowd.entered():
             try:
                 made = prepare_inputs(
                     self._processor,
@@ -108,11 +124,14 @@ class VisionProcessor:
             except Exception as error:
                 message = f"the model's image processor refused the images: {error or type(error).__name__}"
                 raise InvalidRequest(message, "messages") from error
-            return {name: _plain(value) for name, value in made.items() if isinstance(value, mx.array | np.ndarray)}
+            if not self._batched:
+                return flat_inputs(made)
+            return {name: plain(value) for name, value in made.items() if isinstance(value, mx.array | np.ndarray)}
 
 
-def _plain(value: Any) -> npt.NDArray[Any]:
-    """A copy that belongs to no MLX thread."""
-    if isinstance(value, mx.array) and value.dtype == mx.bfloat16:
-        value = value.astype(mx.float32)
-    return np.array(value)
+def _shares(pictures: Sequence[Any], joint: Arrays, held: int) -> list[PreparedImage]:
+    """Images that are only encoded together: each has the inputs of all, and its share of the image tokens."""
+    share, rest = divmod(held, len(pictures))
+    return [
+        PreparedImage(image_digest(picture), share + (index < rest), joint) for index, picture in enumerate(pictures)
+    ]

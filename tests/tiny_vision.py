@@ -187,4 +187,7 @@ def _random(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
     if len(shape) == 1 and name.endswith("weight"):
         return np.ones(shape, np.float32)
     inputs = int(np.prod(shape[1:])) if len(shape) > 1 else 16
+    if "switch_mlp" in name:
+        # one matrix for each expert
+        inputs = shape[-1]
     return (rng.random(shape, np.float32) * 2 - 1) * np.float32(WIDTH * inputs**-0.5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import tiny_vision_templates as templates
 from tiny_vision_family import HALF, PAD, PATCH, TEXT, VISION, Family, square
 from tiny_vision_gemma import GEMMA3, GEMMA4, PALIGEMMA
-from tiny_vision_qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_VL
+from tiny_vision_others import AYA_VISION, GLM4V, KIMI_VL, LFM2_VL, PIXTRAL
+from tiny_vision_qwen import QWEN2_5_VL, QWEN2_VL, QWEN3_5, QWEN3_5_MOE, QWEN3_VL, QWEN3_VL_MOE
 
 
 def _idefics(kind: str, name: str, splitting: bool) -> Family:
@@ -164,4 +165,11 @@ FAMILIES: dict[str, Family] = {
     "internvl_chat": INTERNVL_CHAT,
     "paligemma": PALIGEMMA,
     "mllama": MLLAMA,
+    "qwen3_vl_moe": QWEN3_VL_MOE,
+    "qwen3_5_moe": QWEN3_5_MOE,
+    "pixtral": PIXTRAL,
+    "glm4v": GLM4V,
+    "lfm2_vl": LFM2_VL,
+    "kimi_vl": KIMI_VL,
+    "aya_vision": AYA_VISION,
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import tiny_vision_templates as templates
 from tiny_vision_family import HALF, PAD, PATCH, TEXT, Config, Family
 
@@ -137,3 +140,20 @@ QWEN3_5 = _qwen(
         },
     },
 )
+
+
+def _with_experts(dense: Family, **text: Any) -> Family:
+    """A family with four experts, of which two see each token."""
+    kind = f"{dense.config['model_type']}_moe"
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, **text}
+    config = {
+        **dense.config,
+        "model_type": kind,
+        "text_config": {**dense.config["text_config"], "model_type": f"{kind}_text", **experts},
+        "vision_config": {**dense.config["vision_config"], "model_type": kind},
+    }
+    return replace(dense, config=config)
+
+
+QWEN3_VL_MOE = _with_experts(QWEN3_VL, decoder_sparse_step=1, mlp_only_layers=[])
+QWEN3_5_MOE = _with_experts(QWEN3_5, shared_expert_intermediate_size=64)

@@ -69,3 +69,8 @@ LLAMA = (
     f"{_content('<|image|>')}<|eot_id|>{_END}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 )
+
+GLM = (
+    f"{_TURN}<|{{{{ m['role'] }}}}|>\n{_content('<|begin_of_image|><|image|><|end_of_image|>')}{_END}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
