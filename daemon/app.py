@@ -16,6 +16,7 @@ from aiohttp import web
 
 from mlxd.daemon.api.application import make_application
 from mlxd.daemon.api.feed_source import FeedSource
+from mlxd.daemon.api.image_room import ImageRoom
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.services import Services
 from mlxd.daemon.catalog import build_catalog
@@ -50,6 +51,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 # Seconds that an engine's rows may stand still for others to make room: an unload without anything to write takes less.
 GROWTH_PATIENCE = 1.0
+# The part of the soft limit that images of requests may take before they are encoded.
+IMAGES_PART = 8
 
 
 class Daemon:
@@ -136,6 +139,7 @@ class Daemon:
             guard=self.guard,
             books=self._books,
             keys=self._keys,
+            image_room=ImageRoom(lambda: self.guard.limits.soft_bytes // IMAGES_PART),
             metrics=self._metrics,
         )
         self._metrics.observe(self.registry.models, self.guard, self._books)

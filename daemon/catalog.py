@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mlxd.daemon.adapters import add_adapters
+from mlxd.daemon.api.capabilities import capability_names
 from mlxd.daemon.catalog_basis import Basis, FolderReader
 from mlxd.daemon.config_errors import ConfigError, Problem, dotted
 from mlxd.daemon.drafts import add_drafts, estimate_with_draft
@@ -32,6 +33,11 @@ class Catalog:
     def remarks(self) -> tuple[str, ...]:
         """All sentences that a person should read: what was odd on disk, and which names clash."""
         return (*self.notes, *self.names.conflicts)
+
+    def capabilities(self, spec: ModelSpec) -> list[str]:
+        """What a model can do, told from its files."""
+        of_template = self.basis.capabilities.get(spec.path, ())
+        return capability_names(spec.kind, of_template, takes_images=spec.takes_images)
 
     def estimate(self, spec: ModelSpec) -> ModelEstimate:
         """What the files of a model, and of its draft if it has one, say about its size."""
@@ -85,7 +91,8 @@ def survey(settings: Settings, hf_cache: Path | None, before: Basis | None = Non
         problems += _check_name(settings.models.default, "models.default", specs)
     for name in settings.models.preload:
         problems += _check_name(name, "models.preload", specs)
-    read = Basis(seen, folders.alone, files_of(specs.values()), folders.estimates)
+    files = files_of(specs.values())
+    read = Basis(seen, folders.alone, files, folders.estimates, known.capabilities_of(files))
     basis = read.keeping(known, folders.kept & folders.alone.keys(), folders.kept)
     ordered = with_load_keys((specs[name] for name in sorted(specs)), settings, basis.files)
     catalog = Catalog(ordered, NameTable.build(ordered), tuple(notes), basis)

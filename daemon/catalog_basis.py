@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from mlxd.daemon.api.capabilities import template_capabilities
+from mlxd.daemon.chat_templates import read_template
 from mlxd.daemon.folder_look import Look
 from mlxd.daemon.load_keys import FolderFiles
 from mlxd.daemon.settings import Settings
@@ -25,13 +27,14 @@ class Basis:
     """What a catalog was made from. `seen` is a look from before the folders were read.
 
     `alone` has each folder as a model without what the configuration says of it, `files` what load keys were made of,
-    `estimates` what the files say about sizes.
+    `estimates` what the files say about sizes, `capabilities` what the chat templates say of the models.
     """
 
     seen: Look = field(default_factory=Look)
     alone: Mapping[Path, ModelSpec] = field(default_factory=dict)
     files: Mapping[Path, FolderFiles] = field(default_factory=dict)
     estimates: Mapping[Path, ModelEstimate] = field(default_factory=dict)
+    capabilities: Mapping[Path, tuple[str, ...]] = field(default_factory=dict)
 
     def keeping(self, before: Basis, read: Collection[Path], seen: Collection[Path]) -> Basis:
         """This, but with what `before` has: what was read of some folders, and what was seen of some."""
@@ -40,7 +43,17 @@ class Basis:
             _laid(self.alone, before.alone, read),
             _laid(self.files, before.files, read),
             _laid(self.estimates, before.estimates, read),
+            _laid(self.capabilities, before.capabilities, read),
         )
+
+    def capabilities_of(self, files: Mapping[Path, FolderFiles]) -> dict[Path, tuple[str, ...]]:
+        """What the chat templates in these folders say; only those are read whose files are others than they were."""
+        return {
+            path: self.capabilities[path]
+            if path in self.capabilities and self.files.get(path) == own
+            else template_capabilities(read_template(path))
+            for path, own in files.items()
+        }
 
 
 def _laid(new: Mapping[Path, T], old: Mapping[Path, T], folders: Collection[Path]) -> dict[Path, T]:

@@ -39,6 +39,13 @@ def origin_complaint(text: str) -> str | None:
     return 'expected an origin without a path, such as "https://app.example" or "http://localhost:3000", or "*"'
 
 
+def remote_host_complaint(text: str) -> str | None:
+    """For a host from which files are fetched: a name or an address without a port; or "*" for all of them."""
+    if text == "*" or _is_address(text) or _is_name(text):
+        return None
+    return 'expected a host name or an IP address without port, such as "images.example", or "*"'
+
+
 def repo_complaint(text: str) -> str | None:
     """For a Hugging Face repository."""
     return None if _REPO.fullmatch(text) else 'expected a repository as "owner/name"'

@@ -9,7 +9,13 @@ from typing import Any
 from msgspec import Struct
 
 from mlxd.daemon import settings
-from mlxd.daemon.config_hosts import address_complaint, host_complaint, origin_complaint, repo_complaint
+from mlxd.daemon.config_hosts import (
+    address_complaint,
+    host_complaint,
+    origin_complaint,
+    remote_host_complaint,
+    repo_complaint,
+)
 from mlxd.daemon.config_quantities import byte_count, duration, size
 from mlxd.daemon.config_rules import Rule, boolean, choice, integer, list_of, number, path, text
 
@@ -105,6 +111,15 @@ SECTIONS: Mapping[str, Table] = {
             "max_stall": duration(_TICK, never=True),
             "prefix_cache": size("auto", "off"),
             "prefix_cache_disk": size("off", percent=False),
+        },
+    ),
+    "images": Table(
+        settings.ImagesSettings,
+        {
+            "max_count": integer(1),
+            "max_bytes": byte_count(),
+            "max_pixels": integer(1),
+            "remote_hosts": list_of(text(remote_host_complaint)),
         },
     ),
     "log": Table(

@@ -155,6 +155,18 @@ class ModelSettings(Struct, frozen=True):
     presets: tuple[PresetSettings, ...] = ()
 
 
+class ImagesSettings(Struct, frozen=True):
+    """What is taken of images in one request: how many, bytes of a file, and pixels of all, width times height.
+
+    `remote_hosts` are the hosts from which images are fetched by their URL, "*" for every public one.
+    """
+
+    max_count: int = 16
+    max_bytes: int = 20_000_000
+    max_pixels: int = 100_000_000
+    remote_hosts: tuple[str, ...] = ()
+
+
 class LogSettings(Struct, frozen=True):
     """What is logged, and how; `file` is written besides standard error."""
 
@@ -172,6 +184,7 @@ class Settings(Struct, frozen=True):
     residency: ResidencySettings = ResidencySettings()
     memory: MemorySettings = MemorySettings()
     engine: EngineSettings = EngineSettings()
+    images: ImagesSettings = ImagesSettings()
     model: tuple[ModelSettings, ...] = ()
     log: LogSettings = LogSettings()
 

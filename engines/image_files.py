@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,15 +16,30 @@ from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.prompt_images import ImageInput
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+_STILL = ("PNG", "WEBP")
 # Pixels of the shorter side: processors divide by what is left of it after they have made it small, and take a side of
 # one or three for the colours.
 LEAST_SIDE = 4
 
 
-def decode_image(image: ImageInput) -> Any:
-    """The first frame as a PIL image, RGB and upright. Raises InvalidRequest that names the image's place.
+def decode_images(images: Sequence[ImageInput]) -> list[Any]:
+    """The images of one prompt as PIL images. They have at most their `max_pixels` together; equal files are decoded
+    once, and count once. Raises InvalidRequest that names the place of the first that is at fault.
+    """
+    pictures: dict[bytes, Any] = {}
+    taken = 0
+    for image in images:
+        if image.data not in pictures:
+            picture = pictures[image.data] = decode_image(image, taken)
+            taken += picture.width * picture.height
+    return [pictures[image.data] for image in images]
 
-    Transparent pixels are laid on white.
+
+def decode_image(image: ImageInput, taken: int = 0) -> Any:
+    """A PIL image, RGB and upright; of a GIF the first frame. Of its pixels `taken` are others'. Transparent ones are
+    laid on white.
+
+    Raises InvalidRequest that names the image's place.
     """
     pillow = importlib.import_module("PIL.Image")
     operations = importlib.import_module("PIL.ImageOps")
@@ -32,7 +47,9 @@ def decode_image(image: ImageInput) -> Any:
         # the limit of ours is lower, and an error
         warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
         opened = pillow.open(io.BytesIO(image.data), formats=FORMATS)
-        _check_size(image, *opened.size)
+        _check_still(image, opened)
+        width, height = opened.size
+        _check_size(image, width, height, taken)
         opened.load()
         upright = operations.exif_transpose(opened)
     return _opaque(upright, pillow)
@@ -73,10 +90,18 @@ def _explained(image: ImageInput, pillow: Any) -> Iterator[None]:
         raise InvalidRequest(f"{image.param}: the image is broken: {reason}", image.param) from error
 
 
-def _check_size(image: ImageInput, width: int, height: int) -> None:
-    if width * height > image.max_pixels:
+def _check_still(image: ImageInput, opened: Any) -> None:
+    """What moves is refused, but for a GIF, which is known to stand for its first frame."""
+    if opened.format in _STILL and getattr(opened, "n_frames", 1) > 1:
+        message = f"{image.param}: the {opened.format} file is animated; send a still image"
+        raise InvalidRequest(message, image.param)
+
+
+def _check_size(image: ImageInput, width: int, height: int, taken: int) -> None:
+    if width * height + taken > image.max_pixels:
+        beside = f" and those before it {taken}" if taken else ""
         message = (
-            f"{image.param}: the image has {width} x {height} pixels, at most {image.max_pixels} are taken "
+            f"{image.param}: the image has {width} x {height} pixels{beside}, at most {image.max_pixels} are taken "
             "(images.max_pixels); make it smaller"
         )
         raise InvalidRequest(message, image.param)

@@ -19,8 +19,8 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ImageInput:
-    """An image as it came: the bytes of a file, which may have at most `max_pixels`. `param` is its place in the
-    request. In messages it stands as `{"type": "image", "image": ImageInput}` in a content list.
+    """An image as it came: the bytes of a file; all of a prompt may have at most `max_pixels`. `param` is its place in
+    the request. In messages it stands as `{"type": "image", "image": ImageInput}` in a content list.
     """
 
     data: bytes = field(repr=False)

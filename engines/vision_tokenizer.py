@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from mlxd.engines.errors import InvalidRequest
-from mlxd.engines.image_files import decode_image, grey_picture
+from mlxd.engines.image_files import decode_images, grey_picture
 from mlxd.engines.prompt_images import EncodedPrompt, ImageInput, PreparedImage, PromptImages
 from mlxd.engines.tokenizer import Messages, Tokenizer, Tools
 
@@ -50,10 +50,7 @@ class VisionTokenizer(Tokenizer):
         text = self.render_chat(messages, template, tools)
         self._check_places(messages, text)
         self._check_markers(text, len(images))
-        # equal files are decoded once, wherever they stand; a broken one is named by its first place
-        files = {image.data: image for image in reversed(images)}
-        pictures = {data: decode_image(image) for data, image in reversed(files.items())}
-        return self._processor.encode(text, [pictures[image.data] for image in images], self._alone)
+        return self._processor.encode(text, decode_images(images), self._alone)
 
     def trial_image(self, side: int) -> PreparedImage:
         """A grey image of so many pixels on a side, as the encoder takes it."""

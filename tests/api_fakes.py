@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 from aiohttp import web, web_app
 
 from mlxd.daemon.api.application import make_application
+from mlxd.daemon.api.image_room import ImageRoom
 from mlxd.daemon.api.responses.store import STORE, ResponseStore
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.server import make_runner
@@ -23,8 +25,9 @@ from mlxd.daemon.keys import ApiKey
 from mlxd.daemon.live import Live
 from mlxd.daemon.settings import EngineSettings, ModelSettings, ServerSettings, Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
-from mlxd.engines.errors import ContextLengthExceeded
+from mlxd.engines.errors import ContextLengthExceeded, InvalidRequest
 from mlxd.engines.generation import Generation
+from mlxd.engines.prompt_images import EncodedPrompt, PreparedImage, PromptImages
 from mlxd.engines.types import (
     EngineConfig,
     FinishReason,
@@ -46,6 +49,16 @@ VOCABULARY = 1000
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
+def _images(content: Any) -> list[Any]:
+    return [part for part in content if part["type"] == "image"] if isinstance(content, list) else []
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, list):
+        return str(content)
+    return "".join("#" if part["type"] == "image" else part["text"] for part in content)
+
+
 class FakeTokenizer:
     """One token for each character, and a record of what it was given."""
 
@@ -55,6 +68,7 @@ class FakeTokenizer:
         self.has_tools = True
         self.variables: set[str] = set()
         self.gate: Any = None
+        self.takes_images = True
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) % VOCABULARY for letter in text]
@@ -69,7 +83,22 @@ class FakeTokenizer:
         self.offered.append(tools)
         if self.gate is not None:
             self.gate.wait(10)
-        return self.encode("".join(str(message["content"]) for message in messages) + ">")
+        return self.encode("".join(_text(message["content"]) for message in messages) + ">")
+
+    def encode_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        template: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> EncodedPrompt:
+        """An image is a "#", and its array is its file. One that holds "broken" is."""
+        tokens = self.encode_chat(messages, template, tools)
+        files = [part["image"] for message in messages for part in _images(message["content"])]
+        for file in files:
+            if b"broken" in file.data:
+                raise InvalidRequest(f"{file.param}: the image is broken", file.param)
+        prepared = [PreparedImage(file.data[:1], 1, {"file": np.frombuffer(file.data, np.uint8)}) for file in files]
+        return EncodedPrompt(tokens, PromptImages(prepared, ord("#"), len(tokens), {}) if prepared else None)
 
     def token_bytes(self, token: int) -> bytes:
         return chr(token).encode() if token < VOCABULARY - 1 else b"\xe2\x82"
@@ -174,6 +203,7 @@ SPECS = (
     ModelSpec("m", Path("/nowhere"), aliases=("gpt-4o",), presets=("m-cold",), context_length=100),
     ModelSpec("org/embed", Path("/elsewhere"), ModelKind.EMBEDDING, context_length=50),
 )
+SEES = ModelSpec("sees", Path("/nowhere"), ModelKind.VISION, context_length=100, takes_images=True)
 
 
 def live(settings: Settings, specs: Sequence[ModelSpec]) -> Live:
@@ -202,15 +232,17 @@ async def serving(
     extra: Sequence[web.RouteDef] = (),
     keys: Sequence[ApiKey] | KeyRing = (),
     responses: ResponseStore | None = None,
+    specs: Sequence[ModelSpec] = SPECS,
+    image_room: ImageRoom | None = None,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """The application on a free port, as the daemon serves it."""
-    registry = FakeRegistry(FakeEngine(), SPECS)
+    registry = FakeRegistry(FakeEngine(), specs)
     services = Services(
         registry=registry,
         live=live(
             Settings(server=server or ServerSettings(), engine=engine or EngineSettings(), model=model, **settings),
-            SPECS,
+            specs,
         ),
         reloader=SimpleNamespace(),
         tokenizers=TokenizerThreads(1),
@@ -218,6 +250,7 @@ async def serving(
         guard=SimpleNamespace(),
         books=SimpleNamespace(),
         keys=keys if isinstance(keys, KeyRing) else KeyRing(Path("/nowhere"), keys),
+        image_room=image_room or ImageRoom(),
     )
     application = make_application(services)
     if responses is not None:
@@ -227,6 +260,7 @@ async def serving(
         yield Served(services, registry, port, application)
     assert len(services.running) == 0
     assert registry.leases == 0
+    assert services.image_room.held == 0
 
 
 @asynccontextmanager

@@ -99,8 +99,8 @@ def test_every_block_of_anthropics_package_is_taken_or_refused_with_a_reason():
 
 def test_every_block_is_in_the_document():
     said = {words(cells[0])[0]: cells[1] for cells in rows(TEXT, "Messages")}
-    assert {tag for tag, is_what in said.items() if is_what == "refused"} == {*taken.REFUSED_BLOCKS, "image"}
-    assert {tag for tag, is_what in said.items() if is_what != "refused"} == BLOCKS.keys() - {"image"}
+    assert {tag for tag, is_what in said.items() if is_what == "refused"} == {*taken.REFUSED_BLOCKS}
+    assert {tag for tag, is_what in said.items() if is_what != "refused"} == BLOCKS.keys()
 
 
 @pytest.mark.parametrize("tag", sorted(BLOCKS))

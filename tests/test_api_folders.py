@@ -33,11 +33,12 @@ def test_calls_are_those_that_mlx_lm_reads(template):
 
 
 def test_capabilities_are_what_is_served():
-    assert capabilities(ModelKind.TEXT, CHAT_TEMPLATE) == ["completion"]
-    assert capabilities(ModelKind.VISION, TOOL_TEMPLATE) == ["completion", "tools", "thinking"]
-    assert capabilities(ModelKind.EMBEDDING, TOOL_TEMPLATE) == ["embedding"]
+    assert capabilities(ModelKind.TEXT, CHAT_TEMPLATE, takes_images=False) == ["completion"]
+    assert capabilities(ModelKind.VISION, TOOL_TEMPLATE, takes_images=False) == ["completion", "tools", "thinking"]
+    assert capabilities(ModelKind.VISION, CHAT_TEMPLATE, takes_images=True) == ["completion", "vision"]
+    assert capabilities(ModelKind.EMBEDDING, TOOL_TEMPLATE, takes_images=False) == ["embedding"]
     # a template that shows tools does not make their calls readable
-    assert capabilities(ModelKind.TEXT, "{{ tools }}") == ["completion"]
+    assert capabilities(ModelKind.TEXT, "{{ tools }}", takes_images=False) == ["completion"]
 
 
 @pytest.mark.parametrize(

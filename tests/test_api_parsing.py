@@ -212,12 +212,11 @@ def test_a_bad_completion_names_its_field(fields, param):
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
         {"type": "input_audio", "input_audio": {}},
         {"type": "file", "file": {}},
     ],
 )
-def test_a_part_that_is_no_text_is_an_unsupported_capability(part):
+def test_a_part_that_is_neither_text_nor_image_is_an_unsupported_capability(part):
     with pytest.raises(UnsupportedCapability) as refused:
         chat(messages=[USER, {"role": "user", "content": [{"type": "text", "text": "look"}, part]}])
     assert refused.value.param == "messages[1].content[1]"

@@ -68,6 +68,12 @@ max_stall = "250ms"
 prefix_cache = "auto"
 prefix_cache_disk = "off"
 
+[images]
+max_count = 16
+max_bytes = "20MB"
+max_pixels = 100000000
+remote_hosts = []
+
 [log]
 level = "info"
 format = "auto"

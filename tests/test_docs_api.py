@@ -273,7 +273,8 @@ async def test_the_example_of_an_answer_looks_like_one():
 
 def test_the_examples_of_a_loaded_model_and_a_live_request_look_like_one():
     snapshot = ModelSnapshot(ModelSpec("m", "/m"), State.READY, False, None, 0, 0, 0, 0, engine=EngineStats())
-    assert shape(examples("Models")[1]) == {**shape(model_object(snapshot, "thread")), "aliases": [None]}
+    real = model_object(snapshot, ["completion"], 8192, "thread")
+    assert shape(examples("Models")[1]) == {**shape(real), "aliases": [None]}
     [request] = examples("Live requests")[0]["data"]
     assert list(request) == list(RequestView.__struct_fields__)
 

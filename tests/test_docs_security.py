@@ -13,6 +13,7 @@ from doc_pages import blocks, page, rows, words
 from mlxd.daemon.api.application import PARTS
 from mlxd.daemon.api.body import BODY_STALL, LEAST_RATE, MAX_CONTAINERS, MAX_DEPTH, RATE_GRACE
 from mlxd.daemon.api.failed_attempts import WINDOW
+from mlxd.daemon.api.image_fetch import FETCH_TIMEOUT, MAX_REDIRECTS
 from mlxd.daemon.api.server import SPARE_FILES, Patience
 from mlxd.daemon.api.sse import WRITE_TIMEOUT
 from mlxd.daemon.cli.root import cli
@@ -41,6 +42,8 @@ def test_the_bounds_are_those_of_the_code():
         "JSON": [MAX_DEPTH, MAX_CONTAINERS],
         "connections": [SPARE_FILES],
         "a client that reads nothing of its answer": [WRITE_TIMEOUT],
+        "the fetch of an image": [FETCH_TIMEOUT, MAX_REDIRECTS],
+        "images of a request": [],
     }
     assert (LOOK_INTERVAL, WINDOW) == (1, 60)
     assert "every second" in TEXT

@@ -159,8 +159,12 @@ BAD = [
 ]
 
 UNSUPPORTED = [
-    (item({"role": "user", "content": [{"type": kind, "image_url": "file:///etc/passwd", "file_id": "x"}]}), kind)
-    for kind in ("input_image", "input_file", "input_audio")
+    (item({"role": "user", "content": [{"type": kind, **fields}]}), word)
+    for kind, fields, word in (
+        ("input_image", {"image_url": "file:///etc/passwd"}, "images"),
+        ("input_file", {"file_id": "x"}, "input_file"),
+        ("input_audio", {}, "input_audio"),
+    )
 ]
 
 

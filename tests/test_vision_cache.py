@@ -12,7 +12,19 @@ import pytest
 from engine_harness import engine_on, lane_pool, until_idle
 from PIL import Image
 from tiny_vision import png, tiny_vision_model
-from vision_harness import EXACT, PLENTY, ask, ask_all, outputs_of, request, said, tokens_in, user, watched_encodings
+from vision_harness import (
+    EXACT,
+    PLENTY,
+    ask,
+    ask_all,
+    file_of,
+    outputs_of,
+    request,
+    said,
+    tokens_in,
+    user,
+    watched_encodings,
+)
 
 from mlxd.engines.backend import mlx_backend
 from mlxd.engines.lanes import LanePool
@@ -20,6 +32,7 @@ from mlxd.engines.prefix_folder import PrefixFolder
 
 FIRST, SECOND = png("first", (90, 90)), png("second", (90, 90))
 QUESTION = "What is here, and why?"
+LONG = "Look at this picture from its top to its bottom, and say what you see: "
 
 
 @pytest.fixture(scope="module", params=["qwen3_vl", "lfm2_vl"])
@@ -159,6 +172,21 @@ async def test_features_and_prefixes_share_one_budget(model, lanes):
         assert engine.stats().prefix_cache_bytes <= budget // 4
         await engine.trim_prefix_cache(0)
         assert engine.stats().prefix_cache_bytes == 0
+
+
+async def test_images_that_begin_with_the_same_pixels_share_nothing(model, lanes, fresh):
+    top = Image.open(io.BytesIO(FIRST))
+    other = top.copy()
+    other.paste((0, 90, 200), (0, 45, 90, 90))
+    neighbour = file_of(other, "PNG")
+    async with keeping(model, lanes) as engine:
+        first = request(engine, user(LONG, FIRST, QUESTION))
+        await outputs_of(engine, first)
+        outputs = await outputs_of(engine, request(engine, user(LONG, neighbour, QUESTION)))
+    begins = first.prompt.index(first.images.token)
+    assert outputs[-1].usage.cached_tokens <= begins
+    assert tokens_in(outputs) == await fresh(user(LONG, neighbour, QUESTION))
+    assert tokens_in(outputs) != await fresh(user(LONG, FIRST, QUESTION))
 
 
 async def test_an_image_may_be_cut_anywhere_by_a_request_that_gave_up(model, lanes, fresh):

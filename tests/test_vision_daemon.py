@@ -37,13 +37,20 @@ def served(tmp_path_factory):
         },
     )
     build_tiny_model(models / READER, "tiny")
-    with daemon(folder / "daemon", models) as running:
+    with daemon(folder / "daemon", models, "[images]\nmax_pixels = 1000000\n") as running:
         yield running
 
 
 @pytest.fixture
-def client(served):
-    return openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0)
+async def client(served):
+    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def claude(served):
+    async with anthropic.AsyncAnthropic(base_url=served.url, api_key="unused", max_retries=0) as client:
+        yield client
 
 
 def data_url(image: bytes, kind: str = "image/png") -> str:
@@ -105,10 +112,9 @@ async def test_usage_counts_image_tokens_and_what_the_cache_gave(client):
     assert again.usage.prompt_tokens_details.cached_tokens == first.usage.prompt_tokens - 1
 
 
-async def test_every_facade_gives_the_same_answer_to_the_same_image(served, client):
+async def test_every_facade_gives_the_same_answer_to_the_same_image(served, client, claude):
     expected = await said(client, SEER, user(RED, QUESTION))
     encoded = base64.b64encode(RED).decode()
-    claude = anthropic.AsyncAnthropic(base_url=served.url, api_key="unused", max_retries=0)
     block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": encoded}}
     messages = [{"role": "user", "content": [block, {"type": "text", "text": QUESTION}]}]
     message = await claude.messages.create(model=SEER, max_tokens=10, messages=messages, extra_body=COLD)
@@ -184,7 +190,7 @@ async def test_what_is_no_image_is_refused_with_its_place_and_the_next_request_i
 
 async def test_an_image_of_too_many_pixels_is_refused(client):
     with pytest.raises(openai.BadRequestError, match=r"images\.max_pixels"):
-        await said(client, SEER, user(QUESTION, png("white", (8000, 8000))))
+        await said(client, SEER, user(QUESTION, png("white", (1000, 1001))))
 
 
 async def idle(api: Api, model: str) -> dict:

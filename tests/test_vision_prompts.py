@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from engine_harness import engine_on, lane_pool
-from test_image_files import file_of
 from tiny_vision import png, tiny_vision_model
-from vision_harness import EXACT, ask, decoded, outputs_of, request, said, user
+from vision_harness import EXACT, ask, decoded, file_of, outputs_of, request, said, user
 
-from mlxd.engines import vision_tokenizer
+from mlxd.engines import image_files
 from mlxd.engines.core import EngineCore
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.image_files import decode_image, image_digest
@@ -213,11 +212,11 @@ def test_a_broken_image_is_refused_by_its_own_place_among_others(family):
 def test_equal_files_are_decoded_once_and_a_broken_one_is_named_by_its_first_place(running, monkeypatch):
     model, places = running("qwen3_vl"), []
 
-    def watched(image: ImageInput) -> Any:
+    def watched(image: ImageInput, taken: int) -> Any:
         places.append(image.param)
-        return decode_image(image)
+        return decode_image(image, taken)
 
-    monkeypatch.setattr(vision_tokenizer, "decode_image", watched)
+    monkeypatch.setattr(image_files, "decode_image", watched)
     assert len(digests(model.prompt(user(FIRST, SECOND, FIRST, "or", SECOND)))) == 4
     assert places == ["messages[0].content[0]", "messages[0].content[1]"]
     assert model.refusal(user(SECOND, FIRST[:-100], FIRST[:-100])).param == "messages[0].content[1]"

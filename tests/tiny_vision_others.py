@@ -76,6 +76,8 @@ GLM4V = Family(
         "<|image|>",
         "<|video|>",
         "<|begin_of_image|>",
+        "<|begin_of_box|>",
+        "<|end_of_box|>",
         "<|end_of_image|>",
         "<|user|>",
         "<|assistant|>",

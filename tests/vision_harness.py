@@ -100,6 +100,13 @@ class Reference:
         return results[0].prompt_tokens, [result.token for result in results]
 
 
+def file_of(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    """A picture as a file of that kind; options are Pillow's."""
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
 def decoded(file: bytes) -> Image.Image:
     return Image.open(io.BytesIO(file)).convert("RGB")
 
@@ -162,3 +169,24 @@ def watched_encodings() -> Iterator[Encodings]:
             yield encodings
         finally:
             encodings.held.set()
+
+
+@contextmanager
+def held_step(number: int) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Two events: the model's step of that number, from 1 on, sets the first and then waits for the other."""
+    from mlxd.engines.vision_model import VisionLanguage
+
+    began, may_go_on, steps, step = threading.Event(), threading.Event(), count(1), VisionLanguage.__call__
+
+    def watched(model: VisionLanguage, *arguments: Any, **options: Any) -> Any:
+        if next(steps) == number:
+            began.set()
+            assert may_go_on.wait(60)
+        return step(model, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VisionLanguage, "__call__", watched)
+        try:
+            yield began, may_go_on
+        finally:
+            may_go_on.set()

@@ -67,6 +67,8 @@ class ModelStatus(Struct, frozen=True, kw_only=True):
     id: str
     aliases: list[str]
     kind: ModelKind
+    capabilities: list[str]
+    context_length: int
     path: str
     state: State
     pinned: bool

@@ -1,10 +1,12 @@
-"""What a model can do, told from its kind and the text of its chat template, without loading it."""
+"""What a model can do, told from its files without loading it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mlxd.registry.spec import ModelKind
+
+REASONING = "reasoning"
 
 # Each set of texts stands in the templates of models whose calls mlx-lm can read.
 _CALL_MARKERS = (
@@ -29,18 +31,29 @@ _THOUGHT_MARKERS = (
 )
 
 
-def capabilities(kind: ModelKind, template: str) -> list[str]:
-    """Ollama's words for what a model can do here. Images are not among it: all that is served is text."""
+def capabilities(kind: ModelKind, template: str, *, takes_images: bool) -> list[str]:
+    """Ollama's words for what a model can do here."""
+    known = capability_names(kind, template_capabilities(template), takes_images=takes_images)
+    return ["thinking" if name == REASONING else name for name in known]
+
+
+def capability_names(kind: ModelKind, of_template: Iterable[str], *, takes_images: bool) -> list[str]:
+    """What a model can do here: completion, vision, and what its chat template shows; or embedding alone."""
     if kind is ModelKind.EMBEDDING:
         return ["embedding"]
-    return ["completion", *_of_template(template)]
+    return ["completion", *(["vision"] if takes_images else []), *of_template]
+
+
+def template_capabilities(template: str) -> tuple[str, ...]:
+    """What the text of a chat template shows that a model can do."""
+    return tuple(_of_template(template))
 
 
 def _of_template(template: str) -> Iterator[str]:
     if "tools" in template and calls_can_be_read(template):
         yield "tools"
     if any(marker in template for marker in _THOUGHT_MARKERS):
-        yield "thinking"
+        yield REASONING
 
 
 def calls_can_be_read(template: str) -> bool:

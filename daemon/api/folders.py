@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
 from mlxd.daemon.api.errors import sayable
+from mlxd.daemon.chat_templates import read_template
 from mlxd.daemon.disk_thread import DiskStuck, DiskThread
-from mlxd.memory.files import BadFile, read_bounded
-from mlxd.memory.model_config import MAX_CONFIG_BYTES, Config, model_type, number, read_config, read_object
+from mlxd.memory.files import BadFile
+from mlxd.memory.model_config import Config, model_type, number, read_config
 from mlxd.registry.spec import ModelSpec
 
 # Seconds that a client waits for a folder; on a disk that is lost the registry's own knowledge has to do.
 PATIENCE = 5.0
-MAX_TEMPLATE_BYTES = 4_000_000
-TEMPLATE_FILE = "chat_template.jinja"
-TEMPLATE_CONFIGS = ("chat_template.json", "tokenizer_config.json")
 
 _FLOAT_BITS = {"bfloat16": 16, "float16": 16, "float32": 32}
 _FLOAT_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
@@ -88,7 +84,7 @@ def read_facts(folder: Path) -> FolderFacts:
         heads=heads,
         kv_heads=number(config, "num_key_value_heads", "n_kv_heads") or heads,
         vocab_size=number(config, "vocab_size") or 0,
-        template=sayable(next(_templates(folder), "")),
+        template=sayable(read_template(folder)),
     )
 
 
@@ -99,26 +95,3 @@ def _weights(config: Config) -> tuple[str, float]:
         return f"{bits}bit", bits + _GROUP_BITS / (number(quantization, "group_size") or _GROUP_SIZE)
     kind = str(config.get("torch_dtype") or config.get("dtype"))
     return _FLOAT_NAMES.get(kind, ""), _FLOAT_BITS.get(kind, 0)
-
-
-def _templates(folder: Path) -> Iterator[str]:
-    """The chat templates of a folder, the one that holds first."""
-    with contextlib.suppress(BadFile):
-        yield read_bounded(folder / TEMPLATE_FILE, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
-    for name in TEMPLATE_CONFIGS:
-        try:
-            config: Mapping[str, Any] = read_object(folder / name, MAX_CONFIG_BYTES)
-        except BadFile:
-            continue
-        template = config.get("chat_template")
-        if isinstance(template, str):
-            yield template
-        elif isinstance(template, list):
-            yield from _named_templates(template)
-
-
-def _named_templates(templates: list[Any]) -> Iterator[str]:
-    named = {str(each.get("name")): each.get("template") for each in templates if isinstance(each, dict)}
-    for name in ("default", "tool_use"):
-        if isinstance(template := named.get(name), str):
-            yield template

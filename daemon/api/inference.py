@@ -12,15 +12,18 @@ from aiohttp import web
 
 from mlxd.daemon.api.answer_options import AnswerOptions
 from mlxd.daemon.api.caller import usable_meaning
+from mlxd.daemon.api.images import take_images
 from mlxd.daemon.api.interleave import Indexed, interleaved
 from mlxd.daemon.api.refusals import InvalidField, RequestNotFound, UnsupportedCapability
 from mlxd.daemon.api.running import Interrupted, LiveRequest
 from mlxd.daemon.api.sampling import for_choice, sampling_params
+from mlxd.daemon.api.sent_images import SentImage
 from mlxd.daemon.api.services import Services, services_of
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ContextLengthExceeded, GuideError, InvalidRequest
 from mlxd.engines.generation import Generation
+from mlxd.engines.prompt_images import ImageInput, PromptImages
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
     ChatFormat,
@@ -45,16 +48,19 @@ SLOW_TOKENIZE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a tokeniser thread makes of a request: the token ids of each prompt, and the form that answers must have."""
+    """What a tokeniser thread makes of a request: the token ids of each prompt, the form that answers must have, and
+    the images of the first prompt.
+    """
 
     prompts: Sequence[Sequence[int]]
     guide: Guide | None = None
+    images: PromptImages | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a facade wants generated. `prepare` runs on a tokeniser thread, is told the context length and gives
-    `prompts` prompts; `prompt_param` names its input.
+    """What a facade wants generated. `prepare` runs on a tokeniser thread, is told the context length and the files of
+    `images`, and gives `prompts` prompts; `prompt_param` names its input.
 
     `max_wait` is seconds for the model, None for the configured bound. `on_lease` is called once the model is held.
     """
@@ -63,7 +69,8 @@ class Job:
     api: str
     resolved: Resolved
     options: AnswerOptions
-    prepare: Callable[[Tokenizer, int], Prepared]
+    prepare: Callable[[Tokenizer, int, Sequence[ImageInput]], Prepared]
+    images: Sequence[SentImage] = ()
     prompts: int = 1
     prompt_param: str = "messages"
     continues_text: bool = False
@@ -157,11 +164,14 @@ class Inference:
         return live
 
     async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, Prepared] | None:
-        """Lease the model and make the tokens; None when the request was cancelled on the way."""
+        """Read the images, lease the model and make the tokens; None when the request was cancelled on the way."""
         job = self._job
         _check_kind(self._services, job.resolved.model)
         try:
             async with live.interruptible():
+                images = await take_images(
+                    self._services, self._settings, job.images, live=live, held=held, max_wait=job.max_wait
+                )
                 lease = await held.enter_async_context(
                     self._services.registry.lease(
                         job.resolved.model, request_id=live.id, max_wait=job.max_wait, key=job.key
@@ -171,17 +181,18 @@ class Inference:
                 job.on_lease()
                 _check_choices(job, lease.engine.config)
                 live.tokenize()
-                prepared = await self._prepare(lease)
+                prepared = await self._prepare(lease, images.files)
+                images.claim.resize(prepared.images.nbytes if prepared.images is not None else 0)
         except Interrupted:
             return None
         self._tokenizer = lease.engine.tokenizer
         live.prompt_tokens = sum(map(len, prepared.prompts))
         return lease.engine, prepared
 
-    async def _prepare(self, lease: Lease) -> Prepared:
+    async def _prepare(self, lease: Lease, images: Sequence[ImageInput]) -> Prepared:
         def prepare() -> tuple[Prepared, float]:
             started = self._services.clock()
-            prepared = self._job.prepare(lease.engine.tokenizer, lease.engine.config.context_length)
+            prepared = self._job.prepare(lease.engine.tokenizer, lease.engine.config.context_length, images)
             return prepared, self._services.clock() - started
 
         try:
@@ -190,7 +201,8 @@ class Inference:
             error.param = self._job.prompt_param
             raise
         except InvalidRequest as error:
-            raise InvalidField(str(error), self._job.prompt_param) from error
+            places = {image.param for image in self._job.images}
+            raise InvalidField(str(error), error.param if error.param in places else self._job.prompt_param) from error
         if seconds > SLOW_TOKENIZE:
             tokens = sum(map(len, prepared.prompts))
             log.warning("tokenize.slow", model=lease.spec.name, seconds=round(seconds, 3), tokens=tokens)
@@ -217,7 +229,12 @@ class Inference:
             sampling = sampling_params(self._settings, job.resolved, job.options, room, prepared.guide)
             for choice in range(job.options.n):
                 yield Request(
-                    live.sequence_id(next(places)), tokens, for_choice(sampling, choice), job.continues_text, job.chat
+                    live.sequence_id(next(places)),
+                    tokens,
+                    for_choice(sampling, choice),
+                    job.continues_text,
+                    job.chat,
+                    prepared.images if number == 0 else None,
                 )
 
 

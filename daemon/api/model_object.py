@@ -18,6 +18,7 @@ from mlxd.daemon.api.admin_objects import (
     OutsideObject,
 )
 from mlxd.daemon.api.services import Services
+from mlxd.daemon.engine_factory import context_length
 from mlxd.engines.errors import LoadFailure
 from mlxd.engines.types import DraftStats, EngineStats
 from mlxd.memory.footprint import MemoryLimits, Reading
@@ -29,7 +30,9 @@ from mlxd.registry.states import State
 
 def model_now(services: Services, model: ModelSnapshot) -> dict[str, Any]:
     """One model of this daemon."""
-    return model_object(model, services.settings.engine_for(model.spec.name).isolation)
+    engine = services.settings.engine_for(model.spec.name)
+    capabilities = services.live.catalog.capabilities(model.spec)
+    return model_object(model, capabilities, context_length(model.spec, engine), engine.isolation)
 
 
 def memory_now(services: Services) -> dict[str, Any]:
@@ -39,12 +42,14 @@ def memory_now(services: Services) -> dict[str, Any]:
     return memory_object(reading, services.books.parts(models), services.guard.limits_now, models)
 
 
-def model_object(model: ModelSnapshot, isolation: str) -> dict[str, Any]:
-    """One model; times are seconds since the epoch, sizes bytes."""
+def model_object(model: ModelSnapshot, capabilities: list[str], context_length: int, isolation: str) -> dict[str, Any]:
+    """One model; times are seconds since the epoch, sizes bytes, lengths tokens."""
     status = ModelStatus(
         id=model.spec.name,
         aliases=[*model.spec.aliases, *model.spec.presets],
         kind=model.spec.kind,
+        capabilities=capabilities,
+        context_length=context_length,
         path=str(model.spec.path),
         state=State(model.state),
         pinned=model.pinned,

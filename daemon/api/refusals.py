@@ -31,6 +31,10 @@ class UnsupportedCapability(ApiError):
     """The model cannot do what is asked for."""
 
 
+class ImagesQueueFull(ApiError):
+    """Images of as many bytes as may wait for memory do."""
+
+
 class TurnedAway(ApiError):
     """What is no request, or one that is refused before anybody knows who sends it: such calls may come in floods."""
 

@@ -59,7 +59,7 @@ class LiveRequest:
     """One request from its arrival to its last byte; `since` is monotonic seconds.
 
     In its engine it is one sequence for each answer that it asked for. `ended_tokens` are those of sequences that have
-    ended.
+    ended. `waits_for` is what a queued one waits for, None while something is done for it.
     """
 
     id: str
@@ -71,6 +71,7 @@ class LiveRequest:
     engine: Engine | None = None
     prompt_tokens: int = 0
     ended_tokens: int = 0
+    waits_for: str | None = "model"
     sequences: tuple[str, ...] = ()
     on_change: Callable[[str], None] = lambda _: None
     _cancelled: bool = False
@@ -79,6 +80,17 @@ class LiveRequest:
     def sequence_id(self, place: int) -> str:
         """The engine's id for one of the sequences. No request can be called so: "#" is in no id that is taken."""
         return f"{self.id}#{place}" if place else self.id
+
+    @contextmanager
+    def waiting_for(self, what: str | None) -> Iterator[None]:
+        """While it is queued, say that it waits for this rather than for its model."""
+        before, self.waits_for = self.waits_for, what
+        self.on_change(self.id)
+        try:
+            yield
+        finally:
+            self.waits_for = before
+            self.on_change(self.id)
 
     def tokenize(self) -> None:
         """It has its model, and its prompt is made into tokens."""
@@ -171,7 +183,7 @@ class RunningRequests:
         if foremost is not None:
             state, waiting_for, place = str(foremost.status.state), foremost.status.waiting_for, foremost.place
         if request.phase is Phase.QUEUED:
-            place, waiting_for = places.get(request.id), "model"
+            place, waiting_for = places.get(request.id), request.waits_for
         rates = [each.status.decode_tps for each in found if each.status.decode_tps is not None]
         return RequestView(
             id=request.id,

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
+from mlxd.daemon.api.image_room import ImageRoom
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.feed import Feed
 from mlxd.daemon.key_ring import KeyRing
@@ -31,8 +32,8 @@ class Services:
     """Lives as long as the daemon. `clock` is monotonic, `wall_clock` and `started` count from the epoch; seconds.
 
     `tokenizers` runs templates and tokenisers, off the event loop. `bodies` bounds how many large bodies are read at a
-    time: the threads that do keep the GIL from the event loop. `settings` and `names` are those in effect: whoever
-    needs the same ones over an await keeps them.
+    time: the threads that do keep the GIL from the event loop. `image_room` bounds the memory of images. `settings` and
+    `names` are those in effect: whoever needs the same ones over an await keeps them.
     """
 
     registry: ModelRegistry
@@ -44,6 +45,7 @@ class Services:
     books: MemoryBooks
     keys: KeyRing
     bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BODIES_AT_A_TIME))
+    image_room: ImageRoom = field(default_factory=ImageRoom)
     metrics: Metrics = field(default_factory=Metrics)
     feed: Feed = field(default_factory=Feed)
     clock: Callable[[], float] = time.monotonic

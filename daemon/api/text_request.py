@@ -31,7 +31,7 @@ def text_job(request: web.Request, text: TextRequest, api: str) -> Job:
     Raises InvalidField, Forbidden, UnknownModel and AmbiguousModel.
     """
 
-    def prepare(tokenizer: Tokenizer, context_length: int) -> Prepared:
+    def prepare(tokenizer: Tokenizer, context_length: int, _: object) -> Prepared:
         prompts = [_tokens(prompt, tokenizer, context_length) for prompt in text.prompts]
         guide = text.options.guide
         return Prepared(prompts, None if guide is None else guide.check(tokenizer))

@@ -15,6 +15,7 @@ from mlxd.daemon.api.chat_request import ChatRequest, chat_job
 from mlxd.daemon.api.fields import FieldTable
 from mlxd.daemon.api.inference import Inference, Job, Prepared
 from mlxd.daemon.api.json_answer import json_answer
+from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.openai.logprobs import token_text
 from mlxd.daemon.api.openai.messages import Messages
 from mlxd.daemon.api.openai.parsing import parse_chat
@@ -73,6 +74,7 @@ def routes() -> list[Route]:
 async def tokenize(request: web.Request) -> web.Response:
     """The tokens of a prompt or a chat. Its model is loaded for that if need be."""
     body, chat = await read_as(request, parse_tokenize)
+    note_ignored(request, chat.ignored if chat is not None else ())
     job = _text_job(request, body) if chat is None else chat_job(request, chat, API)
     services, model = services_of(request), job.resolved.model
     most = context_length(services.registry.model(model).spec, services.settings.engine_for(model))
@@ -114,7 +116,7 @@ def _text_job(request: web.Request, body: TokenizeBody) -> Job:
     prompt, special = body.prompt or "", body.add_special_tokens is not False
     job = text_job(request, TextRequest(body.model, (prompt,), AnswerOptions()), API)
 
-    def prepare_plain(tokenizer: Tokenizer, context_length: int) -> Prepared:
+    def prepare_plain(tokenizer: Tokenizer, context_length: int, _: object) -> Prepared:
         refuse_too_long(tokenizer, prompt, context_length)
         return Prepared([tokenizer.encode(prompt, special=False)])
 

@@ -22,10 +22,18 @@ _ERROR_STATUS = 500
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """One message of a conversation."""
+    """One message of a conversation; `images` are data URLs that come before its text."""
 
     role: str
     content: str
+    images: tuple[str, ...] = ()
+
+    def message(self) -> dict[str, Any]:
+        """The message as the API takes it."""
+        if not self.images:
+            return {"role": self.role, "content": self.content}
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in self.images]
+        return {"role": self.role, "content": [*images, {"type": "text", "text": self.content}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ async def show_answer(
 
     Raises CommandFailed: before the answer, within it, or when it stops without its end.
     """
-    messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+    messages = [turn.message() for turn in turns]
     body = {"model": model, "messages": messages, "stream": True, **sampling.given()}
     try:
         async with client.stream(_PATH, body) as chunks:

@@ -26,30 +26,38 @@ Ctrl-C ends the current answer. A line that starts with a space is sent as it is
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said so far; the system message is kept apart, so that it survives a fresh start."""
+    """What was said so far; the system message is kept apart, so that it survives a fresh start.
+
+    `images` go with the next question, until one is answered.
+    """
 
     system: str | None = None
+    images: tuple[str, ...] = ()
     turns: list[ChatTurn] = field(default_factory=list)
 
     def asking(self, question: str) -> list[ChatTurn]:
         """The messages of a request that asks the next question."""
         system = [ChatTurn("system", self.system)] if self.system else []
-        return [*system, *self.turns, ChatTurn("user", question)]
+        return [*system, *self.turns, self._asked(question)]
 
     def keep(self, question: str, answer: str) -> None:
         """Remember a question and its answer; one without any answer never happened."""
         if answer:
-            self.turns += [ChatTurn("user", question), ChatTurn("assistant", answer)]
+            self.turns += [self._asked(question), ChatTurn("assistant", answer)]
+            self.images = ()
+
+    def _asked(self, question: str) -> ChatTurn:
+        return ChatTurn("user", question, self.images)
 
 
 class Chat:
     """Reads lines from the terminal and answers them until the user leaves."""
 
-    def __init__(self, address: DaemonAddress, model: str, sampling: Sampling, system: str | None) -> None:
+    def __init__(self, address: DaemonAddress, model: str, sampling: Sampling, conversation: Conversation) -> None:
         self._address = address
         self._model = model
         self._sampling = sampling
-        self._conversation = Conversation(system)
+        self._conversation = conversation
 
     def run(self) -> None:
         """Talk until Ctrl-D or /exit."""

@@ -104,6 +104,10 @@ def _fields(model: ModelView) -> Iterator[tuple[str, str]]:
     if model.aliases:
         yield "aliases", ", ".join(model.aliases)
     yield "kind", model.kind
+    if model.capabilities:
+        yield "can do", ", ".join(model.capabilities)
+    if model.context_length:
+        yield "context", f"{model.context_length} tokens"
     yield "path", model.path
     yield "state", model.state_text()
     yield from _trouble(model)

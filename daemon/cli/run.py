@@ -11,9 +11,10 @@ import click
 
 from mlxd.daemon.cli.address import DaemonAddress, find_daemon
 from mlxd.daemon.cli.answer import ChatTurn, Sampling, show_answer
-from mlxd.daemon.cli.chat import Chat
+from mlxd.daemon.cli.chat import Chat, Conversation
 from mlxd.daemon.cli.client import DaemonClient
 from mlxd.daemon.cli.failures import CommandFailed
+from mlxd.daemon.cli.images import checked_images
 from mlxd.daemon.cli.options import checked_text, with_model, with_url
 from mlxd.daemon.cli.screen import AnswerScreen
 
@@ -21,6 +22,7 @@ _EXAMPLES = """\b
 Examples:
   mlxd run qwen 'Why is the sky blue?'
   git diff | mlxd run qwen 'Write a commit message for this change.'
+  mlxd run qwen-vl 'What is in this picture?' --image photo.jpg
   mlxd run qwen"""
 
 
@@ -42,6 +44,14 @@ def _finite(_ctx: click.Context, _param: click.Parameter, value: float | None) -
     metavar="T",
     help="0 always takes the likeliest token.",
 )
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    callback=checked_images,
+    help="Send this image with the first question; may be given several times.",
+)
 @with_url
 def run(
     *,
@@ -50,6 +60,7 @@ def run(
     system: str | None,
     max_tokens: int | None,
     temperature: float | None,
+    images: tuple[str, ...],
     url: str | None,
 ) -> None:
     """Ask a model: one answer, or a chat.
@@ -61,11 +72,11 @@ def run(
     interactive = sys.stdin is not None and sys.stdin.isatty()
     if prompt is None and interactive:
         asyncio.run(_check_model(address, model))
-        Chat(address, model, sampling, system).run()
+        Chat(address, model, sampling, Conversation(system, images)).run()
         return
     question = _question(prompt, "" if interactive else _piped_text())
     turns = [ChatTurn("system", system)] if system else []
-    asyncio.run(_answer_once(address, model, [*turns, ChatTurn("user", question)], sampling))
+    asyncio.run(_answer_once(address, model, [*turns, ChatTurn("user", question, images)], sampling))
 
 
 async def _answer_once(address: DaemonAddress, model: str, turns: list[ChatTurn], sampling: Sampling) -> None:

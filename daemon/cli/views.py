@@ -52,6 +52,8 @@ class ModelView(Struct, frozen=True):
     id: str
     state: str
     kind: str = ""
+    capabilities: tuple[str, ...] = ()
+    context_length: int = 0
     path: str = ""
     aliases: tuple[str, ...] = ()
     pinned: bool = False

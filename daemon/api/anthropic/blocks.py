@@ -45,14 +45,6 @@ class Text(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", ta
     citations: list[Any] | None = None
 
 
-class Image(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image"):
-    """An image: inline, by URL, or a file."""
-
-    source: dict[str, Any]
-    cache_control: CacheControl | None = None
-    transformations: Any = None
-
-
 class PlainSource(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
     """The text of a document."""
 
@@ -60,21 +52,15 @@ class PlainSource(Struct, frozen=True, forbid_unknown_fields=True, tag_field="ty
     media_type: Literal["text/plain"]
 
 
-class ContentSource(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="content"):
-    """A document in blocks."""
-
-    content: str | list[Text | Image]
-
-
 class DataSource(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="base64"):
-    """A PDF."""
+    """An image, or a PDF."""
 
     data: str
     media_type: str
 
 
 class UrlSource(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="url"):
-    """A PDF elsewhere."""
+    """One that is elsewhere."""
 
     url: str
 
@@ -83,6 +69,26 @@ class FileSource(Struct, frozen=True, forbid_unknown_fields=True, tag_field="typ
     """A file of Anthropic's files API."""
 
     file_id: str
+
+
+class Transformations(Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of an image before the model sees it: one that is too large for it is made smaller."""
+
+    oversized_image: Literal["downsize"] | None = None
+
+
+class Image(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image"):
+    """An image: inline, by URL, or a file."""
+
+    source: DataSource | UrlSource | FileSource
+    cache_control: CacheControl | None = None
+    transformations: Transformations | None = None
+
+
+class ContentSource(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="content"):
+    """A document in blocks."""
+
+    content: str | list[Text | Image]
 
 
 class Citations(Struct, frozen=True, forbid_unknown_fields=True):

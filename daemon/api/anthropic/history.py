@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from mlxd.daemon.api.anthropic.block_text import readable, result_text
+from mlxd.daemon.api.anthropic.block_text import readable, result_content
 from mlxd.daemon.api.anthropic.blocks import (
     Block,
     Document,
@@ -21,6 +21,7 @@ from mlxd.daemon.api.anthropic.blocks import (
 )
 from mlxd.daemon.api.anthropic.signature import hidden_in
 from mlxd.daemon.api.refusals import InvalidField
+from mlxd.daemon.api.sent_images import SentImage, content_of
 
 # Claude Code puts this into its system prompt, with a value of its own in every request: no two prompts would have
 # more than their first few tokens in common.
@@ -65,7 +66,8 @@ class Calls:
             if identity not in results:
                 raise InvalidField(f"{place}: it needs a tool_result at the beginning of the next message", place)
             where, result = results[identity]
-            yield {"role": "tool", "content": result_text(result, where), "tool_call_id": identity, "name": call.name}
+            content = result_content(result, where)
+            yield {"role": "tool", "content": content, "tool_call_id": identity, "name": call.name}
         self.open = {}
 
 
@@ -86,7 +88,7 @@ def read_history(system: str | Sequence[Text] | None, messages: Sequence[Message
             case "assistant":
                 read.append(_assistant(blocks, calls))
             case _:
-                read.append({"role": "system", "content": "\n".join(_plain_texts(blocks, role))})
+                read.append({"role": "system", "content": content_of(_pieces(blocks, role))})
         ending, ends_open = blocks[-1][0] if blocks else "messages", role == "assistant"
     list(calls.answer({}))
     continues = ends_open and _goes_on(read[-1], ending)
@@ -126,10 +128,10 @@ def _placed(message: Message, place: str) -> list[Placed]:
 def _user(blocks: Sequence[Placed], calls: Calls) -> Iterator[dict[str, Any]]:
     """The results of tools, which come first, and then what the user says."""
     results: dict[str, tuple[str, ToolResult]] = {}
-    said: list[str] = []
+    said: list[str | SentImage] = []
     for place, block in blocks:
         if not isinstance(block, ToolResult):
-            said += _plain_texts([(place, block)], "user")
+            said += _pieces([(place, block)], "user")
             continue
         if said:
             raise InvalidField(f"{place}: tool_result blocks come before everything else in their turn", place)
@@ -138,7 +140,7 @@ def _user(blocks: Sequence[Placed], calls: Calls) -> Iterator[dict[str, Any]]:
         results[block.tool_use_id] = (place, block)
     yield from calls.answer(results)
     if said:
-        yield {"role": "user", "content": "\n".join(said)}
+        yield {"role": "user", "content": content_of(said)}
 
 
 def _assistant(blocks: Sequence[Placed], calls: Calls) -> dict[str, Any]:
@@ -165,7 +167,7 @@ def _assistant(blocks: Sequence[Placed], calls: Calls) -> dict[str, Any]:
     return message
 
 
-def _plain_texts(blocks: Sequence[Placed], role: str) -> Iterator[str]:
+def _pieces(blocks: Sequence[Placed], role: str) -> Iterator[str | SentImage]:
     for place, block in blocks:
         if not isinstance(block, Text | Image | Document) or (role == "system" and not isinstance(block, Text)):
             raise _misplaced(block, place, role)

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
+from mlxd.daemon.api.refusals import InvalidField
+from mlxd.daemon.api.sent_images import Content, SentImage, content_of
 
 MAX_MESSAGES = 100_000
 ANY_NAME = ""
@@ -45,15 +46,15 @@ Messages = Annotated[list[Message], Meta(max_length=MAX_MESSAGES)]
 
 
 def template_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
-    """Messages for a chat template, with text only. Raises UnsupportedCapability and InvalidField."""
+    """Messages for a chat template. Raises InvalidField."""
     calls = _Calls()
     return tuple(_plain(message, f"messages[{index}]", calls) for index, message in enumerate(messages))
 
 
-def refuse_images(images: Sequence[str] | None, place: str) -> None:
-    """Raise UnsupportedCapability when there are any."""
-    if images:
-        raise UnsupportedCapability(f"{place}: this model takes text only; leave images out", place)
+def with_text(images: Sequence[str] | None, place: str, text: str) -> Content:
+    """The content of a message with these images, in base64, which come before its text as they do in Ollama."""
+    sent = [SentImage(f"{place}[{index}]", image, is_url=False) for index, image in enumerate(images or ())]
+    return content_of([*sent, text] if text else sent)
 
 
 @dataclass(slots=True)
@@ -92,9 +93,11 @@ class _Calls:
 
 
 def _plain(message: Message, place: str, calls: _Calls) -> dict[str, Any]:
-    refuse_images(message.images, f"{place}.images")
+    where = f"{place}.images"
+    if message.images and message.role not in ("user", "tool"):
+        raise InvalidField(f"{where}: images are for messages of the role user or tool, not of {message.role}", where)
     extras = dict(_extras(message, place, calls))
-    return {"role": message.role, "content": message.content or "", **extras}
+    return {"role": message.role, "content": with_text(message.images, where, message.content or ""), **extras}
 
 
 def _extras(message: Message, place: str, calls: _Calls) -> Iterator[tuple[str, Any]]:

@@ -110,7 +110,7 @@ async def show(request: web.Request) -> web.Response:
             template=facts.template,
             details=_details(services, spec, facts),
             model_info=_info(services, spec, facts),
-            capabilities=capabilities(spec.kind, facts.template),
+            capabilities=capabilities(spec.kind, facts.template, takes_images=spec.takes_images),
             modified_at=_modified(services, spec),
         )
     )
@@ -136,6 +136,7 @@ def _listed(
         size=spec.weight_bytes,
         digest=_digest(spec, meaning.preset),
         details=_details(services, spec, facts[spec.name]),
+        capabilities=capabilities(spec.kind, facts[spec.name].template, takes_images=spec.takes_images),
     )
 
 

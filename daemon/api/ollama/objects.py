@@ -128,6 +128,7 @@ class ListedModel(Struct, frozen=True, kw_only=True):
     size: int
     digest: str
     details: Details
+    capabilities: list[str]
 
 
 class ModelTags(Struct, frozen=True):

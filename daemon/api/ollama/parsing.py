@@ -12,7 +12,7 @@ from mlxd.daemon.api.chat_request import ChatRequest
 from mlxd.daemon.api.ollama.bodies import ChatBody, Format, GenerateBody, GenerationBody, Think
 from mlxd.daemon.api.ollama.fields import CHAT, GENERATE, check
 from mlxd.daemon.api.ollama.keep_alive import parse_keep_alive
-from mlxd.daemon.api.ollama.messages import refuse_images, template_messages
+from mlxd.daemon.api.ollama.messages import template_messages, with_text
 from mlxd.daemon.api.ollama.options import Options, sampling
 from mlxd.daemon.api.ollama.tools import tool_use
 from mlxd.daemon.api.reasoning_effort import ON
@@ -20,6 +20,8 @@ from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.text_request import TextRequest
 from mlxd.daemon.api.wanted_guide import ANY_OBJECT, WantedGuide, schema_guide
 from mlxd.registry.residency import KeepAlive
+
+Messages = tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Asked:
 
 
 def parse_chat(body: Mapping[str, Any]) -> Asked:
-    """Check the body of a chat call. Raises InvalidField and UnsupportedCapability."""
+    """Check the body of a chat call. Raises InvalidField."""
     check(body, CHAT)
     chat = convert(body, ChatBody)
     messages, tools = template_messages(chat.messages or ()), tool_use(chat.tools)
@@ -45,10 +47,11 @@ def parse_chat(body: Mapping[str, Any]) -> Asked:
 
 
 def parse_generate(body: Mapping[str, Any]) -> Asked:
-    """Check the body of a generate call. Raises InvalidField and UnsupportedCapability."""
+    """Check the body of a generate call. Raises InvalidField."""
     check(body, GENERATE)
     generate = convert(body, GenerateBody)
-    refuse_images(generate.images, "images")
+    if generate.images and not generate.prompt:
+        raise InvalidField("images: they need a prompt that says what to do with them", "images")
     request = _continued(generate) if generate.raw else _told(generate)
     return _asked(generate, request if generate.prompt else None)
 
@@ -65,8 +68,8 @@ def _asked(body: GenerationBody, request: ChatRequest | TextRequest | None) -> A
 
 def _told(body: GenerateBody) -> ChatRequest:
     """A prompt as a user's message, after the system's if there is one."""
-    system = [{"role": "system", "content": body.system}] if body.system else []
-    messages = (*system, {"role": "user", "content": body.prompt or ""})
+    system: Messages = ({"role": "system", "content": body.system},) if body.system else ()
+    messages: Messages = (*system, {"role": "user", "content": with_text(body.images, "images", body.prompt or "")})
     return ChatRequest(
         body.model, messages, _options(body), effort=_effort(body.think), effort_param="think", param="prompt"
     )
@@ -74,6 +77,8 @@ def _told(body: GenerateBody) -> ChatRequest:
 
 def _continued(body: GenerateBody) -> TextRequest:
     """A prompt that no template is put around."""
+    if body.images:
+        raise InvalidField("images: a raw prompt has no place for them; leave raw out", "images")
     for name, value in (("system", body.system), ("think", body.think)):
         if value:
             raise InvalidField(f"{name}: a raw prompt has no template that would say it; put it into the prompt", name)

@@ -56,6 +56,6 @@ def routes() -> list[Route]:
 async def create(request: web.Request) -> web.StreamResponse:
     """Answer a chat."""
     ignored, chat = await read_as(request, lambda body: (list(CHAT.passed_over(body)), parse_chat(body)))
-    note_ignored(request, ignored)
+    note_ignored(request, (*ignored, *chat.ignored))
     wording = ChatWording(chat.options.logprobs is not None)
     return await respond(request, chat_job(request, chat, "chat"), chat.model, wording)

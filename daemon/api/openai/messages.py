@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
+from mlxd.daemon.api.sent_images import Content, SentImage, content_of
 from mlxd.daemon.api.tool_use import call_arguments
 
 MAX_MESSAGES = 100_000
@@ -25,10 +26,17 @@ class RefusalPart(Struct, frozen=True, tag_field="type", tag="refusal"):
     refusal: str
 
 
+class ImageUrl(Struct, frozen=True):
+    """Where an image is, or a data URL that holds it. `detail` has no effect: models see what their files say."""
+
+    url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
 class ImagePart(Struct, frozen=True, tag_field="type", tag="image_url"):
     """An image, by URL or inline."""
 
-    image_url: Any = None
+    image_url: ImageUrl
 
 
 class AudioPart(Struct, frozen=True, tag_field="type", tag="input_audio"):
@@ -44,7 +52,7 @@ class FilePart(Struct, frozen=True, tag_field="type", tag="file"):
 
 
 Part = TextPart | RefusalPart | ImagePart | AudioPart | FilePart
-Content = str | Annotated[list[Part], Meta(min_length=1)]
+Parts = str | Annotated[list[Part], Meta(min_length=1)]
 
 
 class FunctionCall(Struct, frozen=True):
@@ -65,28 +73,28 @@ class ToolCall(Struct, frozen=True):
 class SystemMessage(Struct, frozen=True, tag_field="role", tag="system"):
     """Instructions."""
 
-    content: Content
+    content: Parts
     name: str | None = None
 
 
 class DeveloperMessage(Struct, frozen=True, tag_field="role", tag="developer"):
     """Instructions, by their newer name; templates know them as "system"."""
 
-    content: Content
+    content: Parts
     name: str | None = None
 
 
 class UserMessage(Struct, frozen=True, tag_field="role", tag="user"):
     """What a person says."""
 
-    content: Content
+    content: Parts
     name: str | None = None
 
 
 class AssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant"):
     """An earlier answer; without content it has made calls."""
 
-    content: Content | None = None
+    content: Parts | None = None
     name: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
@@ -98,7 +106,7 @@ class AssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant"):
 class ToolMessage(Struct, frozen=True, tag_field="role", tag="tool"):
     """What a tool answered."""
 
-    content: Content
+    content: Parts
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -108,13 +116,19 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
 def template_messages(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
-    """Messages for a chat template, with text only. Raises UnsupportedCapability and InvalidField."""
+    """Messages for a chat template. Raises UnsupportedCapability and InvalidField."""
     return tuple(_plain(message, f"messages[{index}]") for index, message in enumerate(messages))
+
+
+def has_detail(messages: Sequence[Message]) -> bool:
+    """Whether any image says in what detail it is to be seen."""
+    parts = (part for message in messages if isinstance(message.content, list) for part in message.content)
+    return any(isinstance(part, ImagePart) and part.image_url.detail is not None for part in parts)
 
 
 def _plain(message: Message, place: str) -> dict[str, Any]:
     role = "system" if isinstance(message, DeveloperMessage) else str(message.__struct_config__.tag)
-    plain: dict[str, Any] = {"role": role, "content": _text(message.content, f"{place}.content")}
+    plain: dict[str, Any] = {"role": role, "content": _content(message, f"{place}.content")}
     if message.name is not None:
         plain["name"] = message.name
     if isinstance(message, ToolMessage) and message.tool_call_id is not None:
@@ -124,21 +138,25 @@ def _plain(message: Message, place: str) -> dict[str, Any]:
     return plain
 
 
-def _text(content: Content | None, place: str) -> str:
+def _content(message: Message, place: str) -> Content:
+    content = message.content
     if content is None or isinstance(content, str):
         return content or ""
-    return "\n".join(_part_texts(content, place))
+    return content_of(_piece(part, message, f"{place}[{index}]") for index, part in enumerate(content))
 
 
-def _part_texts(parts: Sequence[Part], place: str) -> Iterator[str]:
-    for index, part in enumerate(parts):
-        match part:
-            case TextPart(text) | RefusalPart(text):
-                yield text
-            case _:
-                kind = part.__struct_config__.tag
-                where = f"{place}[{index}]"
-                raise UnsupportedCapability(f"{where}: this model takes text only, not parts of type {kind}", where)
+def _piece(part: Part, message: Message, place: str) -> str | SentImage:
+    match part:
+        case TextPart(text) | RefusalPart(text):
+            return text
+        case ImagePart(image):
+            if not isinstance(message, UserMessage):
+                role = message.__struct_config__.tag
+                raise InvalidField(f"{place}: images are for messages of the role user, not of {role}", place)
+            return SentImage(place, image.url)
+        case _:
+            kind = part.__struct_config__.tag
+            raise UnsupportedCapability(f"{place}: models take text and images only, not parts of type {kind}", place)
 
 
 def _assistant_extras(message: AssistantMessage, place: str) -> dict[str, Any]:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from mlxd.daemon.api.caller import usable_meaning, usable_names
 from mlxd.daemon.api.json_answer import json_answer
-from mlxd.daemon.api.openai.objects import ModelList, ModelMeta, ModelObject, ModelStatus
+from mlxd.daemon.api.openai.objects import ModelArchitecture, ModelList, ModelMeta, ModelObject, ModelStatus
 from mlxd.daemon.api.routes import Route, Scope
-from mlxd.daemon.api.services import Services, services_of
+from mlxd.daemon.api.services import services_of
 from mlxd.daemon.engine_factory import context_length
 from mlxd.registry.names import Resolved
+from mlxd.registry.spec import ModelKind, ModelSpec
 from mlxd.registry.states import State
 
 # In these a model answers, or did until a moment ago.
 IN_MEMORY = frozenset({State.READY, State.DRAINING, State.UNLOADING})
 COMING = frozenset({State.QUEUED, State.LOADING})
+# What Anthropic's clients send with every call.
+_ANTHROPIC = "anthropic-version"
 
 
 def routes() -> list[Route]:
@@ -30,21 +34,20 @@ def routes() -> list[Route]:
 
 async def list_models(request: web.Request) -> web.Response:
     """All names that the caller may use: models, then aliases, then presets."""
-    services = services_of(request)
     names = usable_names(request)
-    models = [_model_object(services, name, meaning) for name, meaning in names]
+    models = [_model_object(request, name, meaning) for name, meaning in names]
     first, last = (models[0].id, models[-1].id) if models else (None, None)
     return json_answer(ModelList(models, first, last))
 
 
 async def get_model(request: web.Request) -> web.Response:
     """One name, in any spelling that a request may use. Raises Forbidden, UnknownModel and AmbiguousModel."""
-    services = services_of(request)
     name = request.match_info["id"]
-    return json_answer(_model_object(services, name, usable_meaning(request, name)))
+    return json_answer(_model_object(request, name, usable_meaning(request, name)))
 
 
-def _model_object(services: Services, name: str, meaning: Resolved) -> ModelObject:
+def _model_object(request: web.Request, name: str, meaning: Resolved) -> ModelObject:
+    services = services_of(request)
     model = services.registry.model(meaning.model)
     length = context_length(model.spec, services.settings.engine_for(meaning.model))
     return ModelObject(
@@ -63,7 +66,15 @@ def _model_object(services: Services, name: str, meaning: Resolved) -> ModelObje
         aliases=model.spec.aliases,
         status=status_of(model.state),
         meta=ModelMeta(length, model.spec.weight_bytes),
+        architecture=_architecture(model.spec),
+        capabilities=UNSET if _ANTHROPIC in request.headers else services.live.catalog.capabilities(model.spec),
     )
+
+
+def _architecture(spec: ModelSpec) -> ModelArchitecture | UnsetType:
+    if spec.kind is ModelKind.EMBEDDING:
+        return UNSET
+    return ModelArchitecture(("text", "image") if spec.takes_images else ("text",))
 
 
 def status_of(state: str) -> ModelStatus:

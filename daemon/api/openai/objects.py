@@ -175,10 +175,17 @@ class ModelMeta(Struct, frozen=True):
     size: int
 
 
+class ModelArchitecture(Struct, frozen=True):
+    """What llama.cpp says a model reads and writes."""
+
+    input_modalities: tuple[str, ...]
+    output_modalities: tuple[str, ...] = ("text",)
+
+
 class ModelObject(Struct, frozen=True, kw_only=True):
     """One name in GET /v1/models. `root` is the model that it means; lengths in tokens, sizes in bytes.
 
-    It has what OpenAI's and Anthropic's clients expect of a model.
+    It has what OpenAI's and Anthropic's clients expect of a model. Anthropic's get no `capabilities`: they know others.
     """
 
     id: str
@@ -196,6 +203,8 @@ class ModelObject(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...]
     status: ModelStatus
     meta: ModelMeta
+    architecture: ModelArchitecture | UnsetType
+    capabilities: list[str] | UnsetType
     object: str = "model"
     type: str = "model"
     owned_by: str = "mlxd"

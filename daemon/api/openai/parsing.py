@@ -13,12 +13,14 @@ from mlxd.daemon.api.chat_request import ChatRequest
 from mlxd.daemon.api.openai.bodies import MAX_PROMPTS, ChatBody, CompletionBody, GenerationBody, StreamOptions
 from mlxd.daemon.api.openai.fields import CHAT, COMPLETIONS
 from mlxd.daemon.api.openai.guides import wanted_guide
-from mlxd.daemon.api.openai.messages import template_messages
+from mlxd.daemon.api.openai.messages import has_detail, template_messages
 from mlxd.daemon.api.openai.tools import tool_use
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.text_request import TextRequest
 from mlxd.daemon.api.tool_use import ToolUse
 from mlxd.daemon.settings import SamplingSettings
+
+DETAIL = "messages.content.image_url.detail"
 
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 # Arguments of the template call itself; a request may only add variables.
@@ -75,6 +77,7 @@ def parse_chat(body: Mapping[str, Any]) -> ChatRequest:
         tools=tools,
         effort=chat.reasoning_effort,
         continues=continues,
+        ignored=(DETAIL,) if has_detail(chat.messages) else (),
     )
 
 

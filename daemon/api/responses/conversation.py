@@ -8,16 +8,18 @@ from typing import Any
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.daemon.api.responses.items import (
     CallItem,
-    Content,
+    ImagePart,
     InputTextPart,
     Item,
     MessageItem,
     OutputTextPart,
     Part,
+    Parts,
     ReasoningItem,
     RefusalPart,
     ResultItem,
 )
+from mlxd.daemon.api.sent_images import Content, SentImage, content_of
 from mlxd.daemon.api.tool_use import call_arguments
 
 Messages = list[dict[str, Any]]
@@ -44,8 +46,10 @@ class Conversation:
         match item:
             case MessageItem(role="assistant"):
                 self._say(content_text(item.content, f"{place}.content"))
+            case MessageItem(role="user"):
+                self.messages.append({"role": "user", "content": _content(item.content, f"{place}.content")})
             case MessageItem():
-                self._hear(item.role, content_text(item.content, f"{place}.content"))
+                self._instruct(content_text(item.content, f"{place}.content"))
             case CallItem():
                 self._call(item, place)
             case ResultItem():
@@ -54,12 +58,11 @@ class Conversation:
                 self._reason(item, place)
         self._in_instructions = self._in_instructions and len(self.messages) == 1
 
-    def _hear(self, role: str, text: str) -> None:
-        role = "system" if role == "developer" else role
-        if self._in_instructions and role == "system":
+    def _instruct(self, text: str) -> None:
+        if self._in_instructions:
             self.messages[0]["content"] += f"\n\n{text}"
             return
-        self.messages.append({"role": role, "content": text})
+        self.messages.append({"role": "system", "content": text})
 
     def _say(self, text: str) -> None:
         self._open_message()
@@ -88,8 +91,8 @@ class Conversation:
         if item.call_id not in self._called:
             where = f"{place}.call_id"
             raise InvalidField(f"{where}: no function_call before it has this call_id", where)
-        text = content_text(item.output, f"{place}.output")
-        self.messages.append({"role": "tool", "content": text, "tool_call_id": item.call_id})
+        output = _content(item.output, f"{place}.output")
+        self.messages.append({"role": "tool", "content": output, "tool_call_id": item.call_id})
 
     def _open_message(self) -> None:
         """Go on with a message that has no text yet, or calls without results; else begin one."""
@@ -103,21 +106,43 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": ""})
 
 
-def content_text(content: Content, place: str) -> str:
-    """The text of a content. Raises UnsupportedCapability for what is none."""
+def content_text(content: Parts, place: str) -> str:
+    """The text of a content that is all text. Raises InvalidField for images, UnsupportedCapability for the rest."""
     if isinstance(content, str):
         return content
     return "\n".join(part_text(part, f"{place}[{index}]") for index, part in enumerate(content))
 
 
 def part_text(part: Part, place: str) -> str:
-    """The text of a part. Raises UnsupportedCapability for what is none."""
+    """The text of a part. Raises InvalidField for an image, UnsupportedCapability for what is neither."""
     match part:
         case InputTextPart(text) | OutputTextPart(text) | RefusalPart(text):
             return text
+        case ImagePart():
+            raise InvalidField(f"{place}: images are for messages of the role user and outputs of functions", place)
         case _:
             kind = part.__struct_config__.tag
-            raise UnsupportedCapability(f"{place}: this model takes text only, not parts of type {kind}", place)
+            raise UnsupportedCapability(f"{place}: models take text and images only, not parts of type {kind}", place)
+
+
+def _content(content: Parts, place: str) -> Content:
+    if isinstance(content, str):
+        return content
+    return content_of(_piece(part, f"{place}[{index}]") for index, part in enumerate(content))
+
+
+def _piece(part: Part, place: str) -> str | SentImage:
+    return _image(part, place) if isinstance(part, ImagePart) else part_text(part, place)
+
+
+def _image(part: ImagePart, place: str) -> SentImage:
+    if part.file_id is not None:
+        where = f"{place}.file_id"
+        raise InvalidField(f"{where}: no files are kept here; send the image in image_url, as a data URL", where)
+    if part.image_url is None:
+        where = f"{place}.image_url"
+        raise InvalidField(f"{where}: it is required, as a data URL or as the URL of an image", where)
+    return SentImage(place, part.image_url)
 
 
 def template_messages(instructions: str | None, earlier: Sequence[Item], own: Sequence[Item]) -> Messages:

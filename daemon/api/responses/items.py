@@ -41,8 +41,13 @@ class RefusalPart(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag
     refusal: str
 
 
-class ImagePart(Struct, frozen=True, gc=False, tag_field="type", tag="input_image"):
-    """An image, by URL, file or inline."""
+class ImagePart(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag_field="type", tag="input_image"):
+    """An image, by URL or inline. `detail` has no effect: models see what their files say."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["low", "high", "auto", "original"] | None = None
+    prompt_cache_breakpoint: Any = None
 
 
 class FilePart(Struct, frozen=True, gc=False, tag_field="type", tag="input_file"):
@@ -54,14 +59,14 @@ class AudioPart(Struct, frozen=True, gc=False, tag_field="type", tag="input_audi
 
 
 Part = InputTextPart | OutputTextPart | RefusalPart | ImagePart | FilePart | AudioPart
-Content = str | Annotated[list[Part], Meta(min_length=1)]
+Parts = str | Annotated[list[Part], Meta(min_length=1)]
 
 
 class MessageItem(Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag_field="type", tag="message"):
     """Something that was said. `phase` and `status` tell the model nothing."""
 
     role: Literal["user", "assistant", "system", "developer"]
-    content: Content
+    content: Parts
     id: ItemId | None = None
     status: ItemStatus | None = None
     phase: str | None = None
@@ -87,7 +92,7 @@ class ResultItem(
     """What a function gave back."""
 
     call_id: ItemId
-    output: Content
+    output: Parts
     id: ItemId | None = None
     status: ItemStatus | None = None
     name: str | None = None

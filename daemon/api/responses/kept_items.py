@@ -11,10 +11,11 @@ from msgspec import Struct
 from mlxd.daemon.api.responses.conversation import part_text
 from mlxd.daemon.api.responses.items import (
     CallItem,
-    Content,
+    ImagePart,
     Item,
     MessageItem,
     Part,
+    Parts,
     ReasoningItem,
     RefusalPart,
     ResultItem,
@@ -22,6 +23,7 @@ from mlxd.daemon.api.responses.items import (
 from mlxd.daemon.api.responses.objects import (
     FunctionCall,
     FunctionCallOutput,
+    InputImage,
     InputItem,
     InputText,
     Message,
@@ -92,12 +94,18 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(16)}"
 
 
-def _parts(content: Content) -> Sequence[str | Part]:
+def _parts(content: Parts) -> Sequence[str | Part]:
     return [content] if isinstance(content, str) else content
 
 
-def _heard(content: Content) -> list[InputText | OutputText | Refusal]:
-    return [InputText(_text(part)) for part in _parts(content)]
+def _heard(content: Parts) -> list[InputText | InputImage | OutputText | Refusal]:
+    return [_shown(part) for part in _parts(content)]
+
+
+def _shown(part: str | Part) -> InputText | InputImage:
+    if isinstance(part, ImagePart):
+        return InputImage(part.image_url or "", part.detail or "auto")
+    return InputText(_text(part))
 
 
 def _said(part: str | Part) -> OutputText | Refusal:

@@ -23,6 +23,13 @@ class InputText(Struct, frozen=True, tag_field="type", tag="input_text"):
     text: str
 
 
+class InputImage(Struct, frozen=True, tag_field="type", tag="input_image"):
+    """An image that was sent."""
+
+    image_url: str
+    detail: str = "auto"
+
+
 class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
     """Text of an answer; nothing here makes annotations."""
 
@@ -47,7 +54,7 @@ class Message(Struct, frozen=True, tag_field="type", tag="message"):
     """A message of the model, or one to it."""
 
     id: str
-    content: Sequence[InputText | OutputText | Refusal]
+    content: Sequence[InputText | InputImage | OutputText | Refusal]
     status: ItemStatus = "completed"
     role: str = "assistant"
 
@@ -76,7 +83,7 @@ class FunctionCallOutput(Struct, frozen=True, tag_field="type", tag="function_ca
 
     id: str
     call_id: str
-    output: str | Sequence[InputText | OutputText | Refusal]
+    output: str | Sequence[InputText | InputImage | OutputText | Refusal]
     status: ItemStatus = "completed"
 
 

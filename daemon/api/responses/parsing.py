@@ -24,7 +24,9 @@ from mlxd.daemon.api.responses.bodies import (
 from mlxd.daemon.api.responses.fields import COUNT, CREATE
 from mlxd.daemon.api.responses.items import (
     CallItem,
+    ImagePart,
     MessageItem,
+    Part,
     ReasoningItem,
     ReferenceItem,
     ResultItem,
@@ -93,6 +95,19 @@ def _ignored_in_prompt(body: PromptBody) -> Iterator[str]:
         yield "reasoning.generate_summary"
 
 
+def _ignored_in_items(items: Iterable[SentItem]) -> Iterator[str]:
+    for item in items:
+        match item:
+            case MessageItem(content=list(parts)):
+                yield from ("input.content.detail" for part in parts if _has_detail(part))
+            case ResultItem(output=list(parts)):
+                yield from ("input.output.detail" for part in parts if _has_detail(part))
+
+
+def _has_detail(part: Part) -> bool:
+    return isinstance(part, ImagePart) and part.detail is not None
+
+
 def _prompt(body: PromptBody, options: AnswerOptions, ignored: Iterable[str] = ()) -> WantedPrompt:
     tools = _tool_use(body)
     if tools.must_call and options.guide is not None:
@@ -102,7 +117,8 @@ def _prompt(body: PromptBody, options: AnswerOptions, ignored: Iterable[str] = (
     if not items and body.previous_response_id is None:
         raise InvalidField("input: it is required, as text or as at least one item", "input")
     _check_references(items)
-    return WantedPrompt(body, items, sum(map(_weight, items)), tools, options, (*ignored, *_ignored_in_prompt(body)))
+    ignored = (*ignored, *_ignored_in_prompt(body), *_ignored_in_items(items))
+    return WantedPrompt(body, items, sum(map(_weight, items)), tools, options, ignored)
 
 
 def _check_references(items: Sequence[SentItem]) -> None:

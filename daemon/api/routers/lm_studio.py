@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mlxd.daemon.api.body import convert, read_object
 from mlxd.daemon.api.caller import usable_meaning, usable_model, usable_names
-from mlxd.daemon.api.capabilities import capabilities
+from mlxd.daemon.api.capabilities import template_capabilities
 from mlxd.daemon.api.fields import FieldTable
 from mlxd.daemon.api.folders import FOLDERS, FolderFacts
 from mlxd.daemon.api.json_answer import json_answer
@@ -50,10 +50,10 @@ class Quantization(Struct, frozen=True):
 
 
 class Capabilities(Struct, frozen=True):
-    """What a model can do. Text is all that is served."""
+    """What a model can do."""
 
     trained_for_tool_use: bool
-    vision: bool = False
+    vision: bool
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -214,10 +214,12 @@ def _model(name: str, model: ModelSnapshot, length: int, facts: FolderFacts) -> 
         max_context_length=length,
         architecture=facts.family or None,
         quantization=Quantization(facts.quantization, facts.bits) if facts.quantization else None,
-        capabilities=UNSET
-        if kind is ModelKind.EMBEDDING
-        else Capabilities("tools" in capabilities(kind, facts.template)),
+        capabilities=UNSET if kind is ModelKind.EMBEDDING else _capabilities(model.spec, facts),
     )
+
+
+def _capabilities(spec: ModelSpec, facts: FolderFacts) -> Capabilities:
+    return Capabilities("tools" in template_capabilities(facts.template), spec.takes_images)
 
 
 def _context_of(services: Services, spec: ModelSpec) -> int:
