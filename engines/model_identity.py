@@ -12,10 +12,16 @@ from pathlib import Path
 # Too big to be read; a weight file is known by its size and its time.
 _WEIGHTS = (".safetensors", ".gguf", ".npz", ".bin")
 # They decide what the model computes and what its tokens mean, so their bytes count and not their times.
-_CONTENT = ("config.json", "tokenizer.json", "tokenizer_config.json")
+_CONTENT = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+)
 _CODE = ".py"
 # A cache's classes and numbers may change with them.
-_PACKAGES = ("mlx", "mlx-lm")
+_PACKAGES = ("mlx", "mlx-lm", "mlx-vlm")
 
 
 def model_identity(path: Path, extra: str = "") -> str:

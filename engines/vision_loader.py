@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_vlm.utils import get_model_and_args, load_image_processor, load_processor
 from mlx_vlm.utils import load_model as load_vision
+from transformers.utils.logging import set_verbosity_error
 
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.image_price import ASSUMED_PATCH, ImagePrice
@@ -21,6 +22,9 @@ from mlxd.engines.vision_encoder import EncoderWatch, ImageEncoder
 from mlxd.engines.vision_model import VisionLanguage, is_batched
 from mlxd.engines.vision_processor import VisionProcessor
 from mlxd.engines.vision_tokenizer import VisionTokenizer
+
+# It would tell of each call of a processor that it does not know all of its arguments.
+set_verbosity_error()  # type: ignore[no-untyped-call]
 
 _IMAGE_TOKENS = ("image_token_id", "image_token_index")
 _HEADS = ("num_attention_heads", "num_heads", "heads")

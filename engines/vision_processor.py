@@ -18,6 +18,9 @@ from mlxd.engines.prompt_images import Arrays, EncodedPrompt, PreparedImage, Pro
 from mlxd.engines.serial_vision_inputs import flat_inputs, plain
 
 IDS = "input_ids"
+# Arrays of shape [1, tokens of the prompt].
+_ALIGNED = frozenset({IDS, "attention_mask", "mm_token_type_ids", "token_type_ids"})
+_MARKER = "<image>"
 # Values of an array that positions may be told from; others are pixels, of which each image has its own.
 _FEW = 4096
 
@@ -48,6 +51,16 @@ class VisionProcessor:
     def most_images(self) -> int | None:
         """How many images a prompt may have, None for any number."""
         return 1 if self._model_type in SINGLE_IMAGE_ONLY_MODELS else None
+
+    def flat(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message for a template that reads text alone: what stands for an image is in it."""
+        content = message.get("content")
+        if not isinstance(content, list):
+            return dict(message)
+        marker = getattr(self._processor, "image_token", None)
+        marker = marker if isinstance(marker, str) and marker else _MARKER
+        texts = [f"{marker}\n" if part["type"] == "image" else part["text"] for part in content]
+        return {**message, "content": "".join(texts)}
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message in the form that this family's template reads."""
@@ -81,7 +94,9 @@ class VisionProcessor:
         else:
             images = _shares(pictures, joint, held)
             belong = self._marks(text) == len(pictures) * self._marks(alone)
-        if not belong or not held:
+        if not all(image.tokens for image in images):
+            raise InvalidRequest("an image is too narrow for this model to have a token; send a wider one", "messages")
+        if not belong:
             message = "the text holds what stands for an image in this model's prompts; leave it out"
             raise InvalidRequest(message, "messages")
         inputs = {name: array for name, array in joint.items() if array.size <= _FEW} if self._batched else joint
@@ -89,7 +104,7 @@ class VisionProcessor:
 
     def _images(self, pictures: Sequence[Any], joint: Arrays, held: int, alone: str) -> list[PreparedImage]:
         if len(pictures) == 1:
-            return [PreparedImage(image_digest(pictures[0]), held, joint)]
+            return [PreparedImage(image_digest(pictures[0]), held, self._around(joint))]
         prepared: dict[bytes, PreparedImage] = {}
         digests = [image_digest(picture) for picture in pictures]
         for digest, picture in zip(digests, pictures, strict=True):
@@ -98,6 +113,15 @@ class VisionProcessor:
                 tokens = int(np.count_nonzero(inputs[IDS] == self._image_token))
                 prepared[digest] = PreparedImage(digest, tokens, inputs)
         return [prepared[digest] for digest in digests]
+
+    def _around(self, joint: Arrays) -> Arrays:
+        """The inputs of one image with no more of its prompt than the tokens beside its places."""
+        ids = joint[IDS].reshape(-1)
+        places = np.flatnonzero(ids == self._image_token)
+        if not len(places):
+            return joint
+        part = slice(max(0, int(places[0]) - 1), int(places[-1]) + 2)
+        return {name: array[:, part] if name in _ALIGNED else array for name, array in joint.items()}
 
     def _marks(self, text: str) -> int:
         """How often a text holds what stands for an image."""

@@ -26,6 +26,8 @@ class ImageProcessor(Protocol):
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]: ...
 
+    def flat(self, message: Mapping[str, Any]) -> dict[str, Any]: ...
+
     def encode(self, text: str, pictures: Sequence[Any], alone: str) -> EncodedPrompt: ...
 
 
@@ -62,7 +64,17 @@ class VisionTokenizer(Tokenizer):
         return prompt.images
 
     def _render(self, messages: Messages, variables: Mapping[str, Any]) -> str:
-        return super()._render([self._processor.message(message) for message in messages], variables)
+        form = self._processor.message if self._reads_parts else self._processor.flat
+        return super()._render([form(message) for message in messages], variables)
+
+    @cached_property
+    def _reads_parts(self) -> bool:
+        """Whether the template takes contents that are lists: others raise, or write them as Python does."""
+        message = self._processor.message({"role": "user", "content": [{"type": "image"}]})
+        try:
+            return "'type'" not in super()._render([message], {})
+        except InvalidRequest:
+            return False
 
     @cached_property
     def _alone(self) -> str:

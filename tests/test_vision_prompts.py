@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from engine_harness import engine_on, lane_pool
-from tiny_vision import png, tiny_vision_model
+from tiny_vision import build_tiny_vision_model, png, tiny_vision_model
 from vision_harness import EXACT, ask, decoded, file_of, outputs_of, request, said, user
 
 from mlxd.engines import image_files
@@ -261,3 +261,17 @@ def facts(prompt: EncodedPrompt) -> Any:
         for inputs in (prompt.images.inputs, *(image.inputs for image in prompt.images.images))
     ]
     return list(prompt.tokens), digests(prompt), arrays
+
+
+@pytest.mark.parametrize(
+    "content", ["m['content'] + '\\n'", "m['content'] ~ '\\n'"], ids=["that fails with a list", "that writes a list"]
+)
+async def test_a_template_for_text_alone_gets_images_as_what_stands_for_them(tmp_path, content):
+    turns = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}{{ " + content + " }}{% endfor %}"
+    folder = build_tiny_vision_model(tmp_path / "seer", "internvl_chat", template=turns)
+    async with lane_pool() as lanes, engine_on(folder, lanes, vision=True) as engine:
+        red, blue = [await ask(engine, user(png(colour), "What is here?")) for colour in ("red", "blue")]
+        assert red != blue
+        asked = request(engine, user("First", png("red"), "then", png("blue")))
+        assert len(asked.images.images) == 2
+        assert await ask(engine, user("No image.")) not in (red, blue)
