@@ -59,6 +59,7 @@ bench: setup
 	$(WITH_BLAS) $(BIN)/python bench/overhead.py
 	$(WITH_BLAS) $(BIN)/python bench/latency.py
 	$(WITH_BLAS) $(BIN)/python bench/swaps.py
+	$(WITH_BLAS) $(BIN)/python bench/vision.py
 
 # Measure what prompts cost against what they are priced at, and put the figures into the documentation.
 memory-table: setup

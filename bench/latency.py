@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from servers import Server, mlx_lm_server, mlxd
 from smollm2 import smollm2_folder
+from streams import Client, Stream, medians, show
 from tiny_models import build_tiny_model, cached
 
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the big bad wolf"
@@ -52,85 +52,8 @@ def prompt_of(words: int, salt: object) -> str:
     return f"{salt}: " + " ".join(text[number % len(text)] for number in range(words))
 
 
-class Client:
-    """Streams answers and notes when each piece came."""
-
-    def __init__(self, server: Server, session: aiohttp.ClientSession) -> None:
-        self._server = server
-        self._session = session
-
-    async def pieces(self, text: str, max_tokens: int) -> AsyncIterator[float]:
-        """The moment of each piece of text of a greedy answer, in seconds."""
-        body = {
-            "model": self._server.model,
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "logit_bias": STEADY,
-            "stream": True,
-        }
-        async with self._session.post(f"{self._server.url}/v1/chat/completions", json=body) as response:
-            response.raise_for_status()
-            async for line in response.content:
-                if line.startswith(b"data: {") and _has_text(json.loads(line[6:])):
-                    yield time.perf_counter()
-
-    async def ttft(self, text: str, max_tokens: int = 2) -> float:
-        """Seconds to the first piece; the rest is read too."""
-        started = time.perf_counter()
-        moments = [moment async for moment in self.pieces(text, max_tokens)]
-        return moments[0] - started
-
-    async def freed(self) -> tuple[float, float]:
-        """How many cancels there were, and the seconds until their memory was free, all together."""
-        async with self._session.get(f"{self._server.url}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        values = [
-            sum(
-                float(line.rpartition(" ")[2])
-                for line in lines
-                if line.startswith(f"mlxd_cancel_to_freed_seconds_{what}")
-            )
-            for what in ("count", "sum")
-        ]
-        return values[0], values[1]
-
-    async def admin(self, method: str, path: str) -> Any:
-        async with self._session.request(method, f"{self._server.url}{path}") as response:
-            response.raise_for_status()
-            return await response.json()
-
-
-class Stream:
-    """A stream that decodes in the background."""
-
-    def __init__(self, client: Client, salt: object, tokens: int = 4000) -> None:
-        self.moments: list[float] = []
-        self._started = asyncio.Event()
-        self._task = asyncio.create_task(self._read(client, salt, tokens))
-
-    async def _read(self, client: Client, salt: object, tokens: int) -> None:
-        async for moment in client.pieces(f"Count, {salt}: one two three", tokens):
-            self.moments.append(moment)
-            if len(self.moments) >= 8:  # enough to know its pace
-                self._started.set()
-
-    async def __aenter__(self) -> Stream:
-        async with asyncio.timeout(120):
-            await self._started.wait()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    def gaps(self, start: float, end: float) -> list[float]:
-        moments = [moment for moment in self.moments if start <= moment <= end]
-        return [later - earlier for earlier, later in pairwise(moments)]
-
-
 async def gap(client: Client, words: int) -> dict[str, float]:
-    async with Stream(client, f"gap {time.time_ns()}") as stream:
+    async with Stream(client, [client.counting(f"gap {time.time_ns()}")]) as stream:
         before = statistics.median(stream.gaps(0, time.perf_counter()))
         started = time.perf_counter()
         ttft = await client.ttft(prompt_of(words, f"gap {time.time_ns()}"))
@@ -144,7 +67,7 @@ async def gap(client: Client, words: int) -> dict[str, float]:
 async def short(client: Client, _: int) -> dict[str, float]:
     idle = await client.ttft(prompt_of(12, f"idle {time.time_ns()}"))
     async with AsyncExitStack() as streams:
-        opened = [Stream(client, f"short {time.time_ns()}") for _ in range(4)]
+        opened = [Stream(client, [client.counting(f"short {time.time_ns()}")]) for _ in range(4)]
         for stream in opened:
             await streams.enter_async_context(stream)
         busy = await client.ttft(prompt_of(12, f"busy {time.time_ns()}"))
@@ -160,34 +83,41 @@ async def warm(client: Client, words: int) -> dict[str, float]:
 async def reload(client: Client, words: int) -> dict[str, float]:
     text = prompt_of(words, f"reload {time.time_ns()}")
     cold = await client.ttft(text)
-    await client.admin("POST", "/admin/models/it/unload")
-    await client.admin("POST", "/admin/models/it/load")
+    await client.call("POST", "/admin/models/it/unload")
+    await client.call("POST", "/admin/models/it/load")
     again = await client.ttft(text)
     return {"cold_ttft_s": cold, "reloaded_ttft_s": again, "ratio": again / cold}
 
 
 async def cancel(client: Client, words: int) -> dict[str, float]:
     """Leave in the middle of a prompt, and again in the middle of an answer."""
-    count, seconds = await client.freed()
+    count, seconds = await freed(client)
     for text, wait in ((prompt_of(words, f"cancel {time.time_ns()}"), 1.0), (f"Go on, {time.time_ns()}", 2.0)):
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await client.ttft(text, 4000)
     await client.ttft("Hello", 2)
-    count_after, seconds_after = await client.freed()
+    count_after, seconds_after = await freed(client)
     return {"cancels": count_after - count, "freed_after_s": (seconds_after - seconds) / (count_after - count)}
+
+
+async def freed(client: Client) -> tuple[float, float]:
+    """How many cancels there were, and the seconds until their memory was free, all together."""
+    lines = (await client.call("GET", "/metrics")).splitlines()
+    values = [
+        sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"mlxd_cancel_to_freed_seconds_{what}"))
+        for what in ("count", "sum")
+    ]
+    return values[0], values[1]
 
 
 async def measure(server: Server, words: int, runs: int, parts: dict[str, Callable[..., Any]]) -> None:
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=timeout, read_bufsize=2**20) as session:
-        client = Client(server, session)
+        client = Client(server, session, STEADY)
         await client.ttft("Hello", 4)  # loads the model
         for name, part in parts.items():
-            results = [await part(client, words) for _ in range(runs)]
-            medians = {key: statistics.median(one[key] for one in results) for key in results[0]}
-            shown = "  ".join(f"{key} {value:.3f}" for key, value in medians.items())
-            print(f"{server.name:14} {name:6} {shown}", flush=True)
+            show(server.name, name, (await medians({name: partial(part, client, words)}, runs))[name])
 
 
 def main() -> None:
@@ -205,10 +135,6 @@ def main() -> None:
     if arguments.only != "mlxd":
         with mlx_lm_server(path) as server:
             asyncio.run(measure(server, words, runs, parts))
-
-
-def _has_text(chunk: dict[str, Any]) -> bool:
-    return any(choice.get("delta", {}).get("content") for choice in chunk["choices"])
 
 
 if __name__ == "__main__":

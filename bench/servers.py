@@ -1,4 +1,4 @@
-"""Servers to measure, each on a free port with the same model: mlxd, and mlx-lm's own."""
+"""Servers to measure, each on a free port with the same model: mlxd, and those of mlx-lm and mlx-vlm."""
 
 from __future__ import annotations
 
@@ -46,14 +46,28 @@ def mlxd(model: Path, folder: Path, config: str = "") -> Iterator[Server]:
 @contextmanager
 def mlx_lm_server(model: Path) -> Iterator[Server]:
     """`mlx_lm.server` with its defaults."""
+    with _module("mlx_lm", "server", "--model", str(model)) as url:
+        yield Server("mlx_lm.server", url, "default_model")
+
+
+@contextmanager
+def mlx_vlm_server(model: Path) -> Iterator[Server]:
+    """`mlx_vlm.server` with its defaults; it answers once the model is loaded."""
+    with _module("mlx_vlm.server", "--host", "127.0.0.1", "--model", str(model)) as url:
+        yield Server("mlx_vlm.server", url, str(model))
+
+
+@contextmanager
+def _module(*arguments: str) -> Iterator[str]:
+    """The address of a Python module that serves, once it does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(model), "--port", str(port)]
+    command = [sys.executable, "-m", *arguments, "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             _wait_for(f"http://127.0.0.1:{port}/health")
-            yield Server("mlx_lm.server", f"http://127.0.0.1:{port}", "default_model")
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
 

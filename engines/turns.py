@@ -35,6 +35,13 @@ class Turns:
             self._quiet_from = time.monotonic() + PAUSE
             self._changed.notify_all()
 
+    def rest_after(self, worked: float, own: int = 0) -> float:
+        """Seconds of rest that are due after so many of work, beside others; 0 when a stretch is not over, or nobody
+        but the caller's `own` is at work.
+        """
+        with self._changed:
+            return worked * ASIDE if worked >= STRETCH and self._working > own else 0.0
+
     def step_aside(self, worked: float, own: int = 0) -> bool:
         """Let those at work go on without a load that has `worked` for so long; until they have finished, at most.
 

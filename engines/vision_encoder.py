@@ -85,11 +85,22 @@ class ImageEncoder:
         encoding = self._at_work
         if encoding is None:
             return
-        turns = self._watch.turns
-        if turns is not None and turns.step_aside(time.monotonic() - encoding.rested_at, own=1):
-            encoding.rested_at = time.monotonic()
+        if self._watch.turns is not None:
+            self._rest(encoding, self._watch.turns)
         if time.monotonic() >= encoding.ends_at:
             encoding.work.pause()
+
+    def _rest(self, encoding: Encoding, turns: Turns) -> None:
+        """Leave the processor to other engines; where rows of its own go on, by ending the stretch."""
+        now = time.monotonic()
+        if not encoding.beside:
+            if turns.step_aside(now - encoding.rested_at, own=1):
+                encoding.rested_at = time.monotonic()
+            return
+        rest = turns.rest_after(now - encoding.rested_at, own=1)
+        if rest:
+            encoding.rested_at = encoding.rests_until = now + rest
+            encoding.ends_at = now
 
     def _done(self, encoding: Encoding) -> None:
         self.encoded += 1
@@ -106,15 +117,20 @@ class Encoding:
         self.image = image
         self.work = Resumable(lambda: encoder.features(image))
         self.features: ImageFeatures | None = None
-        self.ends_at = self.rested_at = time.monotonic()
+        self.ends_at = self.rested_at = self.rests_until = time.monotonic()
+        self.beside = False
         self.height: int | None = 0
         self._held = 0
 
-    def go_on(self, seconds: float) -> ImageFeatures | None:
+    def go_on(self, seconds: float, *, beside: bool = False) -> ImageFeatures | None:
         """Work for about so many seconds, a block at least; the features once they are there. Raises what the model
         does.
+
+        With `beside` other rows of the engine go on between two calls: it rests by returning at once.
         """
-        self._encoder.stretch(self, seconds)
+        self.beside = beside
+        if not beside or time.monotonic() >= self.rests_until:
+            self._encoder.stretch(self, seconds)
         return self.features
 
     def drop(self) -> None:

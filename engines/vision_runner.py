@@ -133,7 +133,7 @@ class VisionRunner(TextRunner):
         waiting = self._encoding[uid]
         waiting.work = waiting.work or self._encoder.begin(waiting.missing[0])
         try:
-            features = waiting.work.go_on(STRETCH)
+            features = waiting.work.go_on(STRETCH, beside=bool(self._groups))
         # whatever a model raises on an image is that request's alone
         except Exception as error:  # noqa: BLE001
             del self._encoding[uid]

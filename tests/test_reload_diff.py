@@ -123,7 +123,7 @@ OTHER_VALUES = {
 }
 
 
-@pytest.mark.parametrize("key", OVERRIDE_RULES.keys() - {"draft"})
+@pytest.mark.parametrize("key", sorted(OVERRIDE_RULES.keys() - {"draft"}))
 def test_an_engine_key_loads_a_model_again_only_if_it_says_so(key):
     entry = ModelSettings("alpha", engine={key: OTHER_ENGINE[key]})
     spec = replace(ALPHA, draft=Path("/d"))
