@@ -39,3 +39,12 @@ def test_a_load_goes_on_after_its_time_though_others_work_on():
     loading.start()
     loading.join(60)
     assert not loading.is_alive()
+
+
+def test_rest_is_due_after_a_stretch_beside_others_than_the_callers_own():
+    turns = Turns()
+    turns.begin()
+    assert turns.rest_after(module.STRETCH, own=1) == 0
+    turns.begin()
+    assert turns.rest_after(module.STRETCH / 2, own=1) == 0
+    assert turns.rest_after(module.STRETCH, own=1) == module.STRETCH * module.ASIDE
