@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROOMS := daemon engines registry memory
+# Test files that run at the same time.
+JOBS ?= 2
 
 # MLX's wheel for Linux carries a slow reference BLAS. Tests and benchmarks preload OpenBLAS where there is one;
 # the daemon finds it by itself.
@@ -42,7 +44,7 @@ check: setup build/ns/mlxd
 	$(BIN)/python -Im pytest tests/test_import_rules.py
 
 test: setup planner-coverage
-	$(WITH_BLAS) $(BIN)/python -Im pytest -m 'not soak' $(PLANNER_TESTS:%=--ignore=%)
+	$(WITH_BLAS) $(BIN)/python -Im pytest -n $(JOBS) --dist loadfile -m 'not soak' $(PLANNER_TESTS:%=--ignore=%)
 
 # Fails unless the planner's own tests pass and take every branch of it.
 planner-coverage: setup
