@@ -146,6 +146,7 @@ async def pace(reader: Client, seer: Client, images: Images, count: int) -> Figu
         "ratio": statistics.median(gaps) / quiet,
         "longest_gap_ms": max(gaps) * 1e3,
         "health_ms": statistics.median(healthy) * 1e3,
+        "p99_health_ms": statistics.quantiles(healthy, n=100)[-1] * 1e3,
         "longest_health_ms": max(healthy) * 1e3,
         "images_s": ended - started,
     }

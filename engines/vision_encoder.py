@@ -106,7 +106,6 @@ class ImageEncoder:
         self.encoded += 1
         if encoding.height is not None:
             self.price = self.price.observed(encoding.image, encoding.height)
-        mx.clear_cache()
 
 
 class Encoding:
