@@ -1,14 +1,15 @@
-"""Which waiting sequence starts next. In order of arrival, but for three cases in which one may pass another:
+"""Which waiting sequence starts next. In order of arrival, but for four cases in which one may pass another:
 
 A sequence whose prefix is being read from the disk waits for that. A long prompt waits while another long one is
-prefilled, since together they would both be late, and short ones pass it. A prompt that begins like one that is being
+prefilled, since together they would both be late, and short ones pass it; prompts with images, which are encoded one
+after the other, have half of the places, so that text passes them too. A prompt that begins like one that is being
 prefilled waits for its cache, if that is sooner than doing the same work again. No wait can last: what is waited for
 advances with every step, or is a read that ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from mlxd.engines.backend import ModelRunner
@@ -42,12 +43,23 @@ class Admission:
             return None
         short = self._runner.short_prompt
         long_is_under_way = any(sequence.uncached_tokens > short for sequence in prefilling)
-        for sequence in islice((one for one in waiting if not one.awaits_prefix), LOOK_AHEAD):
+        images_are_under_way = self._has_enough_images(prefilling)
+        for sequence in islice(self._ready(waiting, without_images=images_are_under_way), LOOK_AHEAD):
             if long_is_under_way and self._uncached(sequence) > short:
                 continue
             if not any(self._should_wait_for(sequence, other) for other in prefilling):
                 return sequence
         return None
+
+    def _has_enough_images(self, prefilling: Iterable[Sequence]) -> bool:
+        """Whether prompts with images have all the places that they may have."""
+        return sum(one.request.images is not None for one in prefilling) >= max(1, self._config.prefill_batch // 2)
+
+    @staticmethod
+    def _ready(waiting: Iterable[Sequence], *, without_images: bool) -> Iterator[Sequence]:
+        for sequence in waiting:
+            if not sequence.awaits_prefix and not (without_images and sequence.request.images is not None):
+                yield sequence
 
     def _uncached(self, sequence: Sequence) -> int:
         sequence.look_up(self._runner.prefixes)

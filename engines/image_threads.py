@@ -33,12 +33,16 @@ class ImageThreads:
         self._start()
         result: Future[T] = Future()
         self._work.put((work, result))
-        while True:
-            try:
-                return result.result(_LOOK_UP)
-            except TimeoutError:
-                if result.done():
-                    raise
+        try:
+            while True:
+                try:
+                    return result.result(_LOOK_UP)
+                except TimeoutError:
+                    if result.done():
+                        raise
+        finally:
+            # an error knows this frame, and would be kept by what it came in, with all that it met on its way
+            del result
 
     def close(self, timeout: float) -> bool:
         """End the threads once they are done; False when one is not within `timeout` seconds. Idempotent."""

@@ -14,11 +14,12 @@ from mlxd.engines.types import LoadProgress
 @dataclass(frozen=True, slots=True)
 class LoadWatch:
     """`progress` is told of the bytes that are there, `cancelled` is asked between pieces, and may take its time.
-    `crowd` tells who else computes, `turns` who else has work. Image processors run on `images`.
+    `crowd` tells who else computes, `turns` who else has work, None where steps wait for nobody. Image processors run
+    on `images`.
     """
 
     progress: Callable[[LoadProgress], None]
     cancelled: Callable[[], bool]
     crowd: Crowd
-    turns: Turns
+    turns: Turns | None
     images: ImageThreads

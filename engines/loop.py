@@ -9,7 +9,7 @@ import queue
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 import structlog
@@ -110,7 +110,9 @@ class EngineLoop(ABC, Generic[R, S]):
             self._stretch_begun = self._clock()
             between = self._between_pieces if backend.shares_processor else lambda: self.load_cancelled
             with self._crowd.entered():
-                watch = LoadWatch(self._post, between, self._crowd, self._turns, self._images)
+                # whoever has the lock of all steps waits in vain for others to finish theirs
+                turns = self._turns if isinstance(self._step_lock, nullcontext) else None
+                watch = LoadWatch(self._post, between, self._crowd, turns, self._images)
                 runner = self._load(backend, watch)
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
         except Exception as error:  # noqa: BLE001
@@ -187,6 +189,8 @@ class EngineLoop(ABC, Generic[R, S]):
             self._publish(result)
             if result.dead is not None:
                 return
+            # its requests may hold large images, and the next message may be long in coming
+            del result
 
     def _drain(self, scheduler: S) -> Close | None:
         """Apply what came in; block while there is nothing to step."""

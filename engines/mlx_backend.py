@@ -16,9 +16,10 @@ from mlxd.engines.allocator import Allocator
 from mlxd.engines.backend import EncoderRunner, ModelRunner
 from mlxd.engines.embedding_runner import EmbeddingRunner
 from mlxd.engines.encoder_loader import load_encoder
+from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.first_look import first_look
 from mlxd.engines.load_watch import LoadWatch
-from mlxd.engines.loader import LoadedText, load_text_model
+from mlxd.engines.loader import LoadedText, describe, load_text_model
 from mlxd.engines.mlx_limits import apply_limits
 from mlxd.engines.model_identity import model_identity
 from mlxd.engines.peak_meter import PeakMeter
@@ -112,8 +113,12 @@ class MlxBackend:
 
 
 def _load_vision(config: EngineConfig, watch: LoadWatch, stream: Any, disk: PrefixDisk | None) -> ModelRunner:
-    """The vision extra is imported here, by the first model that needs it."""
-    vision = importlib.import_module("mlxd.engines.vision_backend")
+    """The vision extra is imported here, by the first model that needs it. Raises LoadError."""
+    try:
+        vision = importlib.import_module("mlxd.engines.vision_backend")
+    except ImportError as error:
+        message = f"images need mlx-vlm: pip install 'mlxd[vision]', and restart the daemon ({describe(error)})"
+        raise LoadError(LoadFailure.UNSUPPORTED, f"{config.path.name}: {message}") from error
     return cast(ModelRunner, vision.load(config, watch, stream, disk))
 
 

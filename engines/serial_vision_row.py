@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -101,9 +102,17 @@ def serial_row(uid: int, new: NewRow, tokenizer: Tokenizer, vocab_size: int) -> 
         chunk=new.chunk,
         sampler=options["samplers"][0],
         processors=options["logits_processors"][0],
-        context=mx.array(list(request.prompt), dtype=mx.int32),
+        context=_context(request.prompt, vocab_size),
         ends=frozenset() if request.sampling.ignore_eos else tokenizer.end_tokens,
         logprobs=request.sampling.logprobs,
         fault=fault,
         images=request.images,
     )
+
+
+def _context(prompt: Sequence[int], vocab_size: int) -> mx.array:
+    """A prompt as processors read it, who look its tokens up among the logits: ids beyond those, as of images, are
+    another of its tokens.
+    """
+    known = next((token for token in prompt if token < vocab_size), 0)
+    return mx.array([token if token < vocab_size else known for token in prompt], dtype=mx.int32)

@@ -130,7 +130,7 @@ class SerialVisionRunner(RunnerBase):
             row.sequence.embed()
             return
         row.encoding = row.encoding or PromptEncoding(self._encoder, row.images.images[0], row.sequence)
-        if row.encoding.go_on(STRETCH) is None:
+        if row.encoding.go_on(STRETCH, patience=STRETCH) is None:
             return
         row.encoding = None
         seen = replace(self._encoder.price, token_bytes=self._price.images.token_bytes)

@@ -90,6 +90,8 @@ class SerialSequence:
         made = self._model.get_input_embeddings(self._ids, given.pop(PIXELS, None), mask=mask, **given)
         told = {name: value for name, value in made.to_dict().items() if name != "inputs_embeds" and value is not None}
         inputs = given | told | {name: given[name] for name in _POSITIONS if name in given}
+        if made.inputs_embeds.shape[1] != self._ids.shape[1] and _DECODER_IDS not in inputs:
+            raise ValueError("the model reads an image as more places than there are tokens for it in a prompt")
         mx.eval(made.inputs_embeds, told)
         self._chunked = bool(
             _chunked_prefill_enabled(

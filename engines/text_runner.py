@@ -46,6 +46,11 @@ class TextRunner(RunnerBase):
 
     @property
     def kv_bytes(self) -> int:
+        return self._cache_bytes
+
+    @property
+    def _cache_bytes(self) -> int:
+        """What the batches hold of what their price counts."""
         return sum(group.nbytes for group in self._groups)
 
     @property
@@ -68,7 +73,7 @@ class TextRunner(RunnerBase):
             joining.setdefault(index, []).append(row)
         needs = [group.need(*joining.pop(index, ())) for index, group in enumerate(self._groups)]
         needs += [BatchNeed(rows) for rows in joining.values()]
-        return max(0, self._price.batches(needs, chunk) - self.kv_bytes)
+        return max(0, self._price.batches(needs, chunk) - self._cache_bytes)
 
     def insert(self, row: NewRow) -> Admitted:
         """Queue a row in a batch; its arrays are made here, on the lane."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -35,22 +36,25 @@ class Turns:
             self._quiet_from = time.monotonic() + PAUSE
             self._changed.notify_all()
 
-    def rest_after(self, worked: float, own: int = 0) -> float:
-        """Seconds of rest that are due after so many of work, beside others; 0 when a stretch is not over, or nobody
-        but the caller's `own` is at work.
-        """
-        with self._changed:
-            return worked * ASIDE if worked >= STRETCH and self._working > own else 0.0
-
-    def step_aside(self, worked: float, own: int = 0) -> bool:
+    def step_aside(self, worked: float) -> bool:
         """Let those at work go on without a load that has `worked` for so long; until they have finished, at most.
 
-        `own` of those at work are the caller's. False when its stretch is not over yet.
+        False when its stretch is not over yet.
         """
         if worked < STRETCH:
             return False
-        until = time.monotonic() + worked * ASIDE
-        with self._changed:
-            while (now := time.monotonic()) < until and (self._working > own or now < self._quiet_from):
-                self._changed.wait(until - now if self._working > own else min(until, self._quiet_from) - now)
+        self.rest(time.monotonic() + worked * ASIDE)
         return True
+
+    def rest(self, until: float, own: int = 0, patience: float = math.inf) -> bool:
+        """Wait until that time, or until nobody but the caller's `own` is at work, but no more than `patience` seconds;
+        whether the rest is over.
+        """
+        give_up = min(until, time.monotonic() + patience)
+        with self._changed:
+            while (now := time.monotonic()) < give_up and self._others_work(now, own):
+                self._changed.wait((give_up if self._working > own else min(give_up, self._quiet_from)) - now)
+            return now >= until or not self._others_work(now, own)
+
+    def _others_work(self, now: float, own: int) -> bool:
+        return self._working > own or now < self._quiet_from

@@ -14,7 +14,7 @@ from mlxd.engines.image_price import ImagePrice
 from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.prompt_images import PreparedImage
 from mlxd.engines.resumable import Resumable
-from mlxd.engines.turns import Turns
+from mlxd.engines.turns import ASIDE, Turns
 from mlxd.engines.vision_blocks import evaluate_blocks
 from mlxd.engines.vision_processor import IDS
 from mlxd.engines.vision_rows import ImageFeatures
@@ -42,6 +42,7 @@ class ImageEncoder:
         self._image_token = image_token
         self._watch = watch
         self._at_work: Encoding | None = None
+        self._rests_until = 0.0
         self.price = price
         self.encoded = 0
         evaluate_blocks(model, self._after_block)
@@ -59,12 +60,15 @@ class ImageEncoder:
     def stretch(self, encoding: Encoding, seconds: float) -> None:
         """Work at an image until a block ends after so many seconds, or it is done."""
         self._at_work = encoding
-        encoding.ends_at = time.monotonic() + seconds
+        started = time.monotonic()
+        encoding.ends_at = started + seconds
         try:
             with self._watch.meter.measured() as peak:
                 encoding.features = encoding.work.go_on()
         finally:
             self._at_work = None
+            ended = time.monotonic()
+            self._rests_until = ended + (ended - started) * ASIDE
         encoding.note(peak.nbytes, peak.kept)
         if encoding.features is not None:
             self._done(encoding)
@@ -81,26 +85,19 @@ class ImageEncoder:
         mx.eval(features.rows, *features.deep)
         return features
 
+    def is_rested(self, patience: float) -> bool:
+        """Leave the processor to other engines for as long as is due after the last stretch, of whichever image, but no
+        more than `patience` seconds; whether the next may begin.
+        """
+        turns = self._watch.turns
+        return turns is None or turns.rest(self._rests_until, own=1, patience=patience)
+
     def _after_block(self) -> None:
         encoding = self._at_work
         if encoding is None:
             return
-        if self._watch.turns is not None:
-            self._rest(encoding, self._watch.turns)
         if time.monotonic() >= encoding.ends_at:
             encoding.work.pause()
-
-    def _rest(self, encoding: Encoding, turns: Turns) -> None:
-        """Leave the processor to other engines; where rows of its own go on, by ending the stretch."""
-        now = time.monotonic()
-        if not encoding.beside:
-            if turns.step_aside(now - encoding.rested_at, own=1):
-                encoding.rested_at = time.monotonic()
-            return
-        rest = turns.rest_after(now - encoding.rested_at, own=1)
-        if rest:
-            encoding.rested_at = encoding.rests_until = now + rest
-            encoding.ends_at = now
 
     def _done(self, encoding: Encoding) -> None:
         self.encoded += 1
@@ -116,19 +113,18 @@ class Encoding:
         self.image = image
         self.work = Resumable(lambda: encoder.features(image))
         self.features: ImageFeatures | None = None
-        self.ends_at = self.rested_at = self.rests_until = time.monotonic()
-        self.beside = False
+        self.ends_at = time.monotonic()
         self.height: int | None = 0
         self._held = 0
 
-    def go_on(self, seconds: float, *, beside: bool = False) -> ImageFeatures | None:
+    def go_on(self, seconds: float, patience: float = math.inf) -> ImageFeatures | None:
         """Work for about so many seconds, a block at least; the features once they are there. Raises what the model
         does.
 
-        With `beside` other rows of the engine go on between two calls: it rests by returning at once.
+        After a stretch it rests beside other engines. A call waits for the end of that at most `patience` seconds, and
+        then leaves the work as it is.
         """
-        self.beside = beside
-        if not beside or time.monotonic() >= self.rests_until:
+        if self._encoder.is_rested(patience):
             self._encoder.stretch(self, seconds)
         return self.features
 

@@ -27,6 +27,8 @@ from mlxd.engines.vision_tokenizer import VisionTokenizer
 set_verbosity_error()  # type: ignore[no-untyped-call]
 
 _IMAGE_TOKENS = ("image_token_id", "image_token_index")
+_OTHER_MEDIA = ("video_token_id", "video_token_index", "audio_token_id", "audio_token_index")
+_PARTS = ("config", "language_model", "get_input_embeddings")
 _HEADS = ("num_attention_heads", "num_heads", "heads")
 
 
@@ -48,18 +50,18 @@ def load_vision_model(config: EngineConfig, watch: LoadWatch, lane: EncoderWatch
     """Load and evaluate a model and its processor. Raises LoadError with the reason."""
     _check(config)
     description = check_config(config.path)
-    _, family = get_model_and_args(description)
-    model = _built(config.path)
+    model, family = _built(config.path, description)
     mx.eval(mx.random.state)
     total = evaluate_all([model], config.path, watch.progress, watch.cancelled)
     batched = is_batched(model, family)
-    image_token = _image_token(model.config, config.path)
+    wrapper = _wrapper(config.path, model.config)
+    image_token = _image_token(model.config, wrapper, config.path)
+    media = [token for name in _OTHER_MEDIA if (token := _positive(description.get(name))) not in (0, image_token)]
     processor = _processor(config.path, model.config)
-    wrapper = read_tokenizer(config.path, description, **_template(config.path))
-    prepares = VisionProcessor(processor, family, image_token, watch, batched=batched)
+    prepares = VisionProcessor(processor, family, image_token, watch, batched=batched, other_media=media)
     tokenizer = VisionTokenizer(wrapper, prepares)
     language = VisionLanguage(model) if batched else model.language_model
-    info = ModelInfo(_vocab_size(description, model), total, vision=True)
+    info = ModelInfo(_vocab_size(model, description, config.path), total, vision=True)
     encoder = ImageEncoder(model, image_token, lane, _price(description, model.config, config))
     return LoadedVision(LoadedText(language, tokenizer, info), model, encoder, tokenizer, family, batched)
 
@@ -71,15 +73,25 @@ def _check(config: EngineConfig) -> None:
             raise LoadError(LoadFailure.UNSUPPORTED, message)
 
 
-def _built(path: Path) -> Any:
+def _built(path: Path, description: dict[str, Any]) -> tuple[Any, str]:
+    """mlx-vlm's model, whose weights are not read yet, and its architecture."""
     try:
-        return load_vision(path, lazy=True, trust_remote_code=False)
-    except ValueError as error:
-        reason = LoadFailure.UNSUPPORTED if "not supported" in str(error) else LoadFailure.BAD_FILES
-        raise LoadError(reason, f"{path.name}: {describe(error)}") from error
+        _, family = get_model_and_args(description)
+        model = load_vision(path, lazy=True, trust_remote_code=False)
     # whatever mlx-vlm makes of odd files, it is the files that are wrong
     except Exception as error:
-        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: {describe(error)}") from error
+        unknown = isinstance(error, ImportError) or (isinstance(error, ValueError) and "not supported" in str(error))
+        reason = LoadFailure.UNSUPPORTED if unknown else LoadFailure.BAD_FILES
+        raise LoadError(reason, f"{path.name}: {describe(error)}") from error
+    if not all(hasattr(model, name) for name in _PARTS) or not hasattr(model.config, "text_config"):
+        message = f"{path.name}: mlx-vlm's {family} is no model that answers in text about images"
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
+    return model, family
+
+
+def _wrapper(path: Path, config: Any) -> Any:
+    """mlx-lm's tokenizer, with the ends of answers that mlx-vlm knows, by generation_config.json and defaults too."""
+    return read_tokenizer(path, {"eos_token_id": getattr(config, "eos_token_id", None)}, **_template(path))
 
 
 def _processor(path: Path, config: Any) -> Any:
@@ -105,28 +117,35 @@ def _template(path: Path) -> dict[str, str]:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: {file.name}: {describe(error)}") from error
 
 
-def _image_token(config: Any, path: Path) -> int:
-    for name in _IMAGE_TOKENS:
-        token = getattr(config, name, None)
-        if isinstance(token, int):
-            return token
-    raise LoadError(LoadFailure.UNSUPPORTED, f"{path.name}: config.json does not tell which token stands for an image")
+def _image_token(config: Any, tokenizer: Any, path: Path) -> int:
+    token = next((token for name in _IMAGE_TOKENS if isinstance(token := getattr(config, name, None), int)), None)
+    if token is None:
+        message = f"{path.name}: config.json does not tell which token stands for an image"
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
+    if token < 0 or tokenizer.convert_ids_to_tokens(token) is None:
+        message = f"{path.name}: by config.json {token} stands for an image, but the tokenizer has no such token"
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
+    return token
 
 
-def _vocab_size(description: dict[str, Any], model: Any) -> int:
-    text = description.get("text_config")
-    told = description.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
-    return int(told or model.config.text_config.vocab_size)
+def _vocab_size(model: Any, description: dict[str, Any], path: Path) -> int:
+    """How many logits the language model has; what config.json says beside its text_config may be another number."""
+    told = getattr(model.config.text_config, "vocab_size", None), description.get("vocab_size")
+    size = next(filter(None, map(_positive, told)), None)
+    if size is None:
+        raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json does not tell the size of the vocabulary")
+    return size
 
 
 def _price(description: dict[str, Any], model_config: Any, config: EngineConfig) -> ImagePrice:
     vision = description.get("vision_config")
     vision = vision if isinstance(vision, dict) else {}
-    heads = next((vision[name] for name in _HEADS if isinstance(vision.get(name), int)), 0)
-    patch = vision.get("patch_size")
-    text = model_config.text_config
-    return ImagePrice(
-        patch if isinstance(patch, int) and patch > 0 else ASSUMED_PATCH,
-        int(getattr(text, "hidden_size", 0) or 0) * config.itemsize,
-        Transients(Shape(heads, config.itemsize)),
-    )
+    heads = next((count for name in _HEADS if (count := _positive(vision.get(name)))), 0)
+    hidden = _positive(getattr(model_config.text_config, "hidden_size", None))
+    patch = _positive(vision.get("patch_size")) or ASSUMED_PATCH
+    return ImagePrice(patch, hidden * config.itemsize, Transients(Shape(heads, config.itemsize)))
+
+
+def _positive(value: object) -> int:
+    """A count as it is told, 0 for anything else: of what models tell, only some is what it should be."""
+    return value if isinstance(value, int) and value > 0 else 0

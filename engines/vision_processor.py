@@ -27,7 +27,7 @@ _FEW = 4096
 
 class VisionProcessor:
     """Used on any thread. `image_token` is the id that stands at each place of an image. Without `batched` all images
-    of a prompt are encoded together.
+    of a prompt are encoded together. `other_media` are ids that stand for what is no image.
     """
 
     def __init__(
@@ -38,12 +38,14 @@ class VisionProcessor:
         watch: LoadWatch,
         *,
         batched: bool,
+        other_media: Sequence[int] = (),
     ) -> None:
         self._processor = processor
         self._model_type = model_type
         self._image_token = image_token
         self._watch = watch
         self._batched = batched
+        self.other_media = other_media
         # fast tokenizers keep the padding of a call in themselves
         self._lock = threading.Lock()
 

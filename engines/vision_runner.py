@@ -68,6 +68,12 @@ class VisionRunner(TextRunner):
     def kv_bytes(self) -> int:
         return super().kv_bytes + self._prefixes.unkept_nbytes
 
+    @property
+    def _stretch(self) -> float:
+        """Seconds of encoding in one step."""
+        most = self._config.max_stall
+        return STRETCH if most is None else min(STRETCH, most)
+
     def demand(self, more: RowNeed | None, chunk: int) -> int:
         """As of a text runner; rows whose images are being encoded count where they will join."""
         rows = [self._need(waiting) for waiting in self._encoding.values()]
@@ -133,7 +139,8 @@ class VisionRunner(TextRunner):
         waiting = self._encoding[uid]
         waiting.work = waiting.work or self._encoder.begin(waiting.missing[0])
         try:
-            features = waiting.work.go_on(STRETCH, beside=bool(self._groups))
+            # with rows that go on there is no time to wait in
+            features = waiting.work.go_on(self._stretch, patience=0 if self._groups else STRETCH)
         # whatever a model raises on an image is that request's alone
         except Exception as error:  # noqa: BLE001
             del self._encoding[uid]

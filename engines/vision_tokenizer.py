@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -23,6 +24,9 @@ class ImageProcessor(Protocol):
 
     @property
     def most_images(self) -> int | None: ...
+
+    @property
+    def other_media(self) -> Sequence[int]: ...
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]: ...
 
@@ -52,7 +56,11 @@ class VisionTokenizer(Tokenizer):
         text = self.render_chat(messages, template, tools)
         self._check_places(messages, text)
         self._check_markers(text, len(images))
-        return self._processor.encode(text, decode_images(images), self._alone)
+        try:
+            return self._processor.encode(text, decode_images(images), self._alone)
+        except Exception as error:
+            _empty_frames(error)
+            raise
 
     def trial_image(self, side: int) -> PreparedImage:
         """A grey image of so many pixels on a side, as the encoder takes it."""
@@ -97,6 +105,12 @@ class VisionTokenizer(Tokenizer):
         token = self.token_bytes(self._trial(_TRIAL_SIDE).token).decode(errors="replace")
         return [marker for marker in (self._written, token) if marker]
 
+    @cached_property
+    def _other_media(self) -> Sequence[str]:
+        """What stands for media that are not taken: positions in a prompt with images are told by it, too."""
+        texts = [self.token_bytes(token).decode(errors="replace") for token in self._processor.other_media]
+        return [text for text in texts if text]
+
     def _check_places(self, messages: Messages, text: str) -> None:
         """Some templates write images of the user only."""
         elsewhere = [
@@ -113,8 +127,10 @@ class VisionTokenizer(Tokenizer):
         """A text may not hold what stands for an image: others of the request would take its place."""
         typed = [marker for marker in self._markers if text.count(marker) > images * self._alone.count(marker)]
         typed += _PLACEHOLDER.findall(text)
-        if typed:
-            message = f"the text holds {typed[0]}, which stands for an image in this model's prompts; leave it out"
+        media = [marker for marker in self._other_media if text.count(marker) > images * self._alone.count(marker)]
+        if typed or media:
+            marker, what = (typed[0], "an image") if typed else (media[0], "a video or a sound")
+            message = f"the text holds {marker}, which stands for {what} in this model's prompts; leave it out"
             raise InvalidRequest(message, "messages")
 
     def _check_count(self, images: Sequence[ImageInput]) -> None:
@@ -122,6 +138,13 @@ class VisionTokenizer(Tokenizer):
         if most is not None and len(images) > most:
             param = images[most].param
             raise InvalidRequest(f"{param}: this model takes {most} image in a chat; send fewer", param)
+
+
+def _empty_frames(error: BaseException | None) -> None:
+    """Let go of what an error, and what it came of, passed on its way: pictures, which may be large."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _images(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -16,6 +16,7 @@ from vision_harness import EXACT, Message, Reference, said, user
 from mlxd.engines import vision_loader
 from mlxd.engines.backend import NewRow, mlx_backend
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.turns import Turns
 from mlxd.engines.types import EngineConfig, Guide, GuideKind, Request, SamplingParams
@@ -74,11 +75,12 @@ class Rendered(Reference):
 
 def loaded(stack: ExitStack, path: Path) -> Any:
     """A runner, on the lane that this thread then is."""
-    crowd, backend = Crowd(), mlx_backend()
+    crowd, backend, images = Crowd(), mlx_backend(), ImageThreads()
+    stack.callback(images.close, 10)
     stack.enter_context(backend.lane_scope())
     stack.enter_context(crowd.entered())
     config = EngineConfig(path.name, path, 2048, **OPTIONS)
-    runner = backend.load(config, LoadWatch(lambda _: None, lambda: False, crowd, Turns()))
+    runner = backend.load(config, LoadWatch(lambda _: None, lambda: False, crowd, Turns(), images))
     stack.callback(runner.close)
     return runner
 

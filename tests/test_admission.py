@@ -1,5 +1,6 @@
 """Which waiting prompt starts next: in order, but long ones hold no short ones up, and like ones share their work."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from fake_runner import FakePrefixes, FakeRunner
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from mlxd.engines.admission import Admission
 from mlxd.engines.backend import Admitted
+from mlxd.engines.prompt_images import PreparedImage, PromptImages
 from mlxd.engines.sequence import Sequence
 from mlxd.engines.types import EngineConfig, Request, RequestState, SamplingParams
 
@@ -65,6 +67,24 @@ def test_no_more_prompts_prefill_together_than_configured():
     assert pick([sequence("a", 10)], running, prefill_batch=4) == "a"
     running[0].state = RequestState.DECODING
     assert pick([sequence("a", 10)], running, prefill_batch=3) == "a"
+
+
+def with_images(one: Sequence) -> Sequence:
+    image = PreparedImage(b"digest", 1, {})
+    one.request = replace(one.request, images=PromptImages([image], one.request.prompt[0], len(one.request.prompt), {}))
+    return one
+
+
+def test_text_passes_prompts_with_images_that_have_half_of_the_places():
+    running = [with_images(started(str(number), 10)) for number in range(4)]
+    waiting = [with_images(sequence(f"image {number}", 10)) for number in range(100)]
+    text = sequence("text", 10)
+    assert pick([*waiting, text], running) == "text"
+    assert pick(waiting, running) is None
+    assert pick([*waiting, text], running[1:]) == "image 0"
+    running[0].state = RequestState.DECODING
+    assert pick([*waiting, text], running) == "image 0"
+    assert pick(waiting, prefill_batch=1) == "image 0"
 
 
 def test_no_more_rows_run_than_configured():

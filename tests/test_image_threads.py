@@ -1,8 +1,11 @@
 """The threads of image processors: few, whatever runs on them, and gone with the lanes."""
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +30,8 @@ def asked(times):
         thread.join()
     return len(list(Path("/proc/self/task").iterdir()))
 first, last = asked(10), asked(40)
-assert last == first, (first, last)
+# the second of them may have had nothing to do at first, and a thread that was just joined may not have left yet
+assert last <= first + 3, (first, last)
 assert images.close(10)
 """
 
@@ -46,6 +50,33 @@ def test_work_runs_elsewhere_and_its_result_and_its_error_come_back(images):
     with pytest.raises(TimeoutError, match="of the work"):
         images.run(lambda: (_ for _ in ()).throw(TimeoutError("of the work")))
     assert images.run(lambda: "still here") == "still here"
+
+
+class Large:
+    """What an error may have met on its way."""
+
+
+def test_an_error_is_gone_with_whoever_caught_it_and_all_that_it_met():
+    images, met = ImageThreads(1), Large()
+    gone = weakref.ref(met)
+
+    def fail(met: Large) -> None:
+        raise ZeroDivisionError(met)
+
+    def ask(met: Large) -> None:
+        with suppress(ZeroDivisionError):
+            images.run(lambda: fail(met))
+
+    gc.disable()
+    try:
+        ask(met)
+        del met
+        # the thread is done with it, too
+        images.run(lambda: None)
+        assert gone() is None
+    finally:
+        gc.enable()
+        assert images.close(10)
 
 
 def test_as_many_run_at_once_as_there_are_threads(images):

@@ -1,6 +1,7 @@
 """A load steps aside for engines at work, for a bounded time, and goes on at once when they have finished."""
 
 import threading
+import time
 
 import pytest
 
@@ -41,10 +42,29 @@ def test_a_load_goes_on_after_its_time_though_others_work_on():
     assert not loading.is_alive()
 
 
-def test_rest_is_due_after_a_stretch_beside_others_than_the_callers_own():
+def test_a_rest_is_over_where_only_the_callers_own_are_at_work():
     turns = Turns()
     turns.begin()
-    assert turns.rest_after(module.STRETCH, own=1) == 0
+    assert turns.rest(time.monotonic() + 1e6, own=1)
+
+
+def test_a_rest_is_waited_for_no_longer_than_there_is_patience():
+    turns = Turns()
     turns.begin()
-    assert turns.rest_after(module.STRETCH / 2, own=1) == 0
-    assert turns.rest_after(module.STRETCH, own=1) == module.STRETCH * module.ASIDE
+    turns.begin()
+    until = time.monotonic() + 1e6
+    assert not turns.rest(until, own=1, patience=0)
+    assert not turns.rest(until, own=1, patience=0.01)
+    assert turns.rest(time.monotonic() + 0.01, own=1, patience=1e6)
+
+
+def test_a_rest_ends_with_the_work_of_others():
+    turns = Turns()
+    turns.begin()
+    turns.begin()
+    rested = []
+    resting = threading.Thread(target=lambda: rested.append(turns.rest(time.monotonic() + 1e6, own=1)))
+    resting.start()
+    turns.end()
+    resting.join(10)
+    assert rested == [True]

@@ -148,6 +148,15 @@ def test_a_marker_in_a_text_beside_images_is_refused_wherever_it_stands(family):
             assert str(refused).split()[3].rstrip(",") in marker
 
 
+def test_what_stands_for_a_video_is_refused_beside_images_and_text_without(running):
+    model = running("qwen3_vl")
+    text = "What does <|vision_start|><|video_pad|><|vision_end|> mean?"
+    refused = model.refusal(user(FIRST, text))
+    assert refused.param == "messages"
+    assert "<|video_pad|>, which stands for a video or a sound in this model's prompts; leave it out" in str(refused)
+    assert len(model.answer(user(text))) == EXACT.max_tokens
+
+
 def test_what_only_looks_like_a_marker_is_text(family):
     _, model = family
     text = "if a < b: <img src=''> [IMAGE] <|im|> placeholder <b>image</b>"

@@ -16,9 +16,11 @@ from tiny_vision import tiny_vision_model
 from vision_harness import EXACT
 
 from mlxd.engines import guide_processor, serial_vision_runner
+from mlxd.engines.backend import NewRow
 from mlxd.engines.errors import GuideError, LoadError, LoadFailure
 from mlxd.engines.prompt_price import RowNeed
 from mlxd.engines.serial_vision_inputs import flat_inputs, model_inputs
+from mlxd.engines.serial_vision_row import serial_row
 from mlxd.engines.types import Request
 
 
@@ -110,6 +112,38 @@ def test_a_guide_that_fails_in_the_middle_ends_its_own_request_alone(lane, monke
         assert uid == first
         assert isinstance(error, GuideError)
         assert len(lane.tokens(second)) == EXACT.max_tokens
+
+    lane.run(work)
+
+
+def test_tokens_of_images_beyond_the_logits_are_read_as_others_by_penalties(lane):
+    def work() -> None:
+        asked = lane.request(*CHATS["one image"], sampling=SAMPLINGS["penalties"])
+        image = asked.images.token
+        row = serial_row(1, NewRow(asked, asked.prompt, 6, 16), lane.runner.tokenizer, image)
+        context = row.context.tolist()
+        assert len(context) == len(asked.prompt)
+        assert set(context) == {token for token in asked.prompt if token < image}
+
+    lane.run(work)
+
+
+def test_a_model_that_makes_more_of_an_image_than_it_has_tokens_fails_and_does_not_forget_the_rest(lane, monkeypatch):
+    def work() -> None:
+        model = type(lane.runner._vision)
+        embed = model.get_input_embeddings
+
+        def longer(*arguments, **options):
+            made = embed(*arguments, **options)
+            made.inputs_embeds = mx.concatenate([made.inputs_embeds, made.inputs_embeds[:, -1:]], axis=1)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model, "get_input_embeddings", longer)
+            lane.insert(lane.request(*CHATS["one image"]))
+            while not (step := lane.runner.step()).failed:
+                assert not step.tokens
+        assert "more places than there are tokens" in str(step.failed[0][1])
 
     lane.run(work)
 
