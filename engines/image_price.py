@@ -4,12 +4,13 @@ processed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from mlxd.engines.prompt_images import PreparedImage, PromptImages
-from mlxd.engines.transients import Transients
+from mlxd.engines.transients import MARGIN, Transients
 
 # Patches of models that do not tell have so many pixels on a side.
 ASSUMED_PATCH = 14
@@ -36,6 +37,24 @@ class EncoderShape:
 
 
 @dataclass(frozen=True, slots=True)
+class LargestTile:
+    """Of all that were measured: its patches, 0 before there is one, and the bytes that its encoding took."""
+
+    patches: int = 0
+    nbytes: float = 0.0
+
+    def seen(self, patches: int, nbytes: float) -> LargestTile:
+        """After a tile of so many patches took so many bytes."""
+        if nbytes <= 0 or (patches, nbytes) < (self.patches, self.nbytes):
+            return self
+        return LargestTile(patches, nbytes)
+
+    def bound(self, patches: int) -> float:
+        """Bytes that a larger tile takes at most: nothing in an encoder grows faster than the square of its patches."""
+        return MARGIN * self.nbytes * (patches / self.patches) ** 2 if 0 < self.patches < patches else math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class ImagePrice:
     """Prices of one vision model; immutable, for any thread. `patch` is the side of a patch in pixels, `token_bytes`
     are those of the features of one image token.
@@ -44,6 +63,7 @@ class ImagePrice:
     patch: int = ASSUMED_PATCH
     token_bytes: int = 0
     transients: Transients = field(default_factory=Transients)
+    largest: LargestTile = LargestTile()
 
     def of(self, images: PromptImages | None, cached: int = 0) -> ImageNeed:
         """What a prompt's images take of which the first `cached` image tokens need not be processed."""
@@ -58,13 +78,15 @@ class ImagePrice:
     def encoding(self, image: PreparedImage) -> int:
         """Bytes that one image takes while it is encoded, its pixels included."""
         shape = self.shape(image)
-        return image.nbytes + self.transients.estimate(shape.tiles, shape.patches, shape.patches)
+        learned = self.transients.estimate(shape.tiles, shape.patches, shape.patches)
+        return image.nbytes + int(min(learned, shape.tiles * self.largest.bound(shape.patches)))
 
     def observed(self, image: PreparedImage, nbytes: int) -> ImagePrice:
         """After encoding an image took `nbytes`."""
         shape = self.shape(image)
-        seen = self.transients.observed(shape.tiles, shape.patches, shape.patches, max(0, nbytes - image.nbytes))
-        return replace(self, transients=seen)
+        taken = max(0, nbytes - image.nbytes)
+        seen = self.transients.observed(shape.tiles, shape.patches, shape.patches, taken)
+        return replace(self, transients=seen, largest=self.largest.seen(shape.patches, taken / shape.tiles))
 
     def shape(self, image: PreparedImage) -> EncoderShape:
         """Read from the largest array, the pixels: one patch a line, or pictures of [channels, height, width]."""

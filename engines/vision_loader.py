@@ -54,10 +54,10 @@ def load_vision_model(config: EngineConfig, watch: LoadWatch, lane: EncoderWatch
     mx.eval(mx.random.state)
     total = evaluate_all([model], config.path, watch.progress, watch.cancelled)
     batched = is_batched(model, family)
-    wrapper = _wrapper(config.path, model.config)
+    processor = _processor(config.path, model.config)
+    wrapper = _wrapper(config.path, processor)
     image_token = _image_token(model.config, wrapper, config.path)
     media = [token for name in _OTHER_MEDIA if (token := _positive(description.get(name))) not in (0, image_token)]
-    processor = _processor(config.path, model.config)
     prepares = VisionProcessor(processor, family, image_token, watch, batched=batched, other_media=media)
     tokenizer = VisionTokenizer(wrapper, prepares)
     language = VisionLanguage(model) if batched else model.language_model
@@ -89,9 +89,13 @@ def _built(path: Path, description: dict[str, Any]) -> tuple[Any, str]:
     return model, family
 
 
-def _wrapper(path: Path, config: Any) -> Any:
-    """mlx-lm's tokenizer, with the ends of answers that mlx-vlm knows, by generation_config.json and defaults too."""
-    return read_tokenizer(path, {"eos_token_id": getattr(config, "eos_token_id", None)}, **_template(path))
+def _wrapper(path: Path, processor: Any) -> Any:
+    """mlx-lm's tokenizer, which ends answers where mlx-vlm does: at what generation_config.json and the processor say,
+    too.
+    """
+    criteria = getattr(getattr(processor, "tokenizer", processor), "stopping_criteria", None)
+    ends = [token for token in getattr(criteria, "eos_token_ids", ()) if isinstance(token, int)]
+    return read_tokenizer(path, {"eos_token_id": ends or None}, **_template(path))
 
 
 def _processor(path: Path, config: Any) -> Any:

@@ -27,9 +27,9 @@ async def lanes():
 def changed(tmp_path) -> Callable[..., Path]:
     """A model's folder with other values in a file: in config.json at its top, or that of `file`."""
 
-    def copy(values: Mapping[str, Any], file: str = "config.json") -> Path:
+    def copy(values: Mapping[str, Any], file: str = "config.json", family: str = "qwen3_vl") -> Path:
         path = tmp_path / "changed"
-        shutil.copytree(tiny_vision_model("qwen3_vl"), path)
+        shutil.copytree(tiny_vision_model(family), path)
         before = json.loads((path / file).read_text()) if (path / file).exists() else {}
         (path / file).write_text(json.dumps({**before, **values}))
         return path
@@ -84,9 +84,18 @@ async def test_without_the_vision_extra_the_reason_says_how_to_get_it(lanes, mon
 
 
 async def test_answers_end_where_the_generation_config_says(lanes, changed):
-    path = changed({"eos_token_id": [5, 9]}, "generation_config.json")
+    path = changed({"eos_token_id": [5, None, "no id", 9]}, "generation_config.json")
     async with engine_on(path, lanes, vision=True) as engine:
         assert engine.tokenizer.end_tokens >= {5, 9}
+        assert all(isinstance(token, int) for token in engine.tokenizer.end_tokens)
+
+
+async def test_answers_end_where_the_processor_says(lanes, changed):
+    path = changed({"eos_token": "<|endoftext|>"}, "tokenizer_config.json", "idefics3")
+    (path / "generation_config.json").write_text('{"eos_token_id": 5}')
+    async with engine_on(path, lanes, vision=True) as engine:
+        ends = engine.tokenizer.end_tokens
+        assert {5, *engine.tokenizer.encode("<end_of_utterance>")} <= ends
 
 
 async def test_the_vocabulary_is_that_of_the_language_model(lanes, changed):

@@ -3,13 +3,19 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from engine_harness import engine_on, lane_pool
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_vision import ARCHITECTURES, png, tiny_vision_model
 from vision_harness import ask, outputs_of, request, user
 
 from mlxd.engines.errors import PrefillMemoryExceeded
+from mlxd.engines.image_price import ImagePrice
 from mlxd.engines.memory_share import MemoryShare
+from mlxd.engines.prompt_images import PreparedImage
+from mlxd.engines.transients import Shape, Transients
 from mlxd.engines.vision_encoder import ImageEncoder
 from mlxd.memory.estimates import inspect_folder
 
@@ -81,3 +87,30 @@ async def test_features_are_promised_until_their_prompt_is_processed(lanes, shar
         assert need.kept == image.tokens * 128 * 4
         assert need.peak >= image.nbytes
         assert price.of(asked.images, image.tokens).peak == 0
+
+
+def image_of(patches: int) -> PreparedImage:
+    return PreparedImage(b"digest", patches // 4, {"pixel_values": np.broadcast_to(np.float32(0), (patches, 1176))})
+
+
+@given(st.integers(1024, 70_000), st.integers(0, 10**7), st.integers(0, 10**5), st.floats(0, 96))
+def test_an_image_larger_than_all_before_it_is_priced_by_the_square_of_its_size_at_most(patches, fixed, each, pair):
+    def took(image: PreparedImage) -> int:
+        count = len(image.inputs["pixel_values"])
+        return image.nbytes + fixed + count * each + int(count * count * pair)
+
+    price = ImagePrice(14, 0, Transients(Shape(16, 2)))
+    for seen in map(image_of, (16, 1024)):
+        price = price.observed(seen, took(seen))
+    image, largest = image_of(patches), image_of(1024)
+    assert price.encoding(image) >= took(image)
+    if took(image_of(1024)) > image_of(1024).nbytes:
+        square = (took(largest) - largest.nbytes) * (patches / 1024) ** 2
+        assert price.encoding(image) <= image.nbytes + 1.2 * square
+
+
+def test_an_image_that_nobody_measured_does_not_make_others_cheaper():
+    price = ImagePrice().observed(image_of(1024), image_of(1024).nbytes + 10**6)
+    assert price.observed(image_of(4096), 0).encoding(image_of(8192)) >= price.encoding(image_of(8192))
+    # nor does a smaller one
+    assert price.observed(image_of(64), 10**9).largest == price.largest
