@@ -31,6 +31,8 @@ from mlx_lm.utils import load_model
 from mlxd.engines.backend import ModelRunner, NewRow
 from mlxd.engines.cache_sizes import cost_of
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.image_threads import ImageThreads
+from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.mlx_backend import MlxBackend
 from mlxd.engines.prompt_price import BatchNeed, PromptPrice, RowNeed
 from mlxd.engines.transients import LEAST_CHUNK
@@ -86,8 +88,9 @@ def loaded(kind: Kind, **options: Any) -> Iterator[ModelRunner]:
         **options,
     )
     backend, crowd = MlxBackend(), Crowd()
+    watch = LoadWatch(lambda _: None, lambda: False, crowd, None, ImageThreads())
     with backend.lane_scope(), crowd.entered():
-        runner = backend.load(config, lambda _: None, lambda: False, crowd)
+        runner = backend.load(config, watch)
         yield runner
         runner.close()
         del runner

@@ -103,6 +103,9 @@ class TokenizerThreads:
                 raise
             message = f"the chat template or the tokenizer of {model} did not end within {self._patience:g} s"
             raise InvalidRequest(f"{message}; shorten the prompt, or mend the template") from None
+        finally:
+            # an error knows this frame, and what it came in would keep both, with all that the work held
+            del outcome
 
     async def _wait_for(self, model: str, held: contextlib.AsyncExitStack, own: asyncio.Semaphore) -> None:
         try:

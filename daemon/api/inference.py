@@ -223,7 +223,8 @@ class Inference:
             param = job.prompt_param if job.prompts == 1 else f"{job.prompt_param}[{number}]"
             if not prompt:
                 raise InvalidField(f"{param}: there is nothing in it to go on from", param)
-            _check_ids(prompt, vocab_size, param)
+            if prepared.images is None:  # what stands for an image may be beyond the vocabulary
+                _check_ids(prompt, vocab_size, param)
             tokens = tuple(prompt)
             room = engine.config.context_length - len(tokens)
             sampling = sampling_params(self._settings, job.resolved, job.options, room, prepared.guide)
