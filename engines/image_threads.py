@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,12 +34,9 @@ class ImageThreads:
         result: Future[T] = Future()
         self._work.put((work, result))
         try:
-            while True:
-                try:
-                    return result.result(_LOOK_UP)
-                except TimeoutError:
-                    if result.done():
-                        raise
+            while not result.done():
+                wait([result], _LOOK_UP)
+            return result.result()
         finally:
             # an error knows this frame, and would be kept by what it came in, with all that it met on its way
             del result

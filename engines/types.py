@@ -216,14 +216,12 @@ class LoadProgress:
 class ModelInfo:
     """What is known of a model once it is loaded: ids are below `vocab_size`; weights in bytes.
 
-    `encoder` is there for a model that makes embeddings or scores and generates no text. `vision` says whether it takes
-    images.
+    `encoder` is there for a model that makes embeddings or scores and generates no text.
     """
 
     vocab_size: int
     weight_bytes: int
     encoder: EncoderInfo | None = None
-    vision: bool = False
 
 
 @dataclass(frozen=True, slots=True)

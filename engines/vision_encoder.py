@@ -44,7 +44,6 @@ class ImageEncoder:
         self._at_work: Encoding | None = None
         self._rests_until = 0.0
         self.price = price
-        self.encoded = 0
         evaluate_blocks(model, self._after_block)
 
     def begin(self, image: PreparedImage) -> Encoding:
@@ -94,13 +93,10 @@ class ImageEncoder:
 
     def _after_block(self) -> None:
         encoding = self._at_work
-        if encoding is None:
-            return
-        if time.monotonic() >= encoding.ends_at:
+        if encoding is not None and time.monotonic() >= encoding.ends_at:
             encoding.work.pause()
 
     def _done(self, encoding: Encoding) -> None:
-        self.encoded += 1
         if encoding.height is not None:
             self.price = self.price.observed(encoding.image, encoding.height)
 

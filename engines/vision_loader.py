@@ -61,7 +61,7 @@ def load_vision_model(config: EngineConfig, watch: LoadWatch, lane: EncoderWatch
     prepares = VisionProcessor(processor, family, image_token, watch, batched=batched, other_media=media)
     tokenizer = VisionTokenizer(wrapper, prepares)
     language = VisionLanguage(model) if batched else model.language_model
-    info = ModelInfo(_vocab_size(model, description, config.path), total, vision=True)
+    info = ModelInfo(_vocab_size(model, description, config.path), total)
     encoder = ImageEncoder(model, image_token, lane, _price(description, model.config, config))
     return LoadedVision(LoadedText(language, tokenizer, info), model, encoder, tokenizer, family, batched)
 
