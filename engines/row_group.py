@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
 from mlxd.engines.cache_sizes import slots_of, used_of
+from mlxd.engines.prompt_batch import PromptBatch
 from mlxd.engines.prompt_images import PromptImages
 from mlxd.engines.prompt_price import BatchNeed, RowNeed
 from mlxd.engines.row_faults import RowFault
@@ -26,6 +27,10 @@ class _Generator(BatchGenerator):  # type: ignore[misc]
     The limit is process-wide, and each generator sets the same: restoring an old value when one engine closes would
     take it from the others.
     """
+
+    def __init__(self, model: Any, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._prompt_batch = PromptBatch.empty(self.model, self.sampler, self.prefill_step_size)
 
     def close(self) -> None:
         self._old_wired_limit = None

@@ -36,6 +36,7 @@ MLX_FILES = {
     "engines/peak_meter.py",
     "engines/prefix_cache.py",
     "engines/prefix_disk.py",
+    "engines/prompt_batch.py",
     "engines/row_group.py",
     "engines/runner_base.py",
     "engines/speculative_runner.py",
