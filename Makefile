@@ -13,11 +13,11 @@ OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0 
 WITH_BLAS := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 
 # The facts of the planner. Its state machine is not one of them: what random runs reach is no coverage.
-PLANNER := planner draft exits explain forecast pace ledger placement queue reactions reconfigure remains residency states victims
+PLANNER := planner crashes deaths draft exits explain forecast pace ledger placement queue reactions reconfigure remains residency states victims
 PLANNER_TESTS := $(filter-out tests/test_planner_machine.py,\
   $(sort $(wildcard tests/test_planner_*.py $(PLANNER:%=tests/test_%.py))))
 
-.PHONY: setup demo run check test planner-coverage soak bench memory-table lock clean
+.PHONY: setup demo run check test planner-coverage soak bench memory-table service-files lock clean
 
 setup: $(STAMP)
 
@@ -61,11 +61,16 @@ bench: setup
 	$(WITH_BLAS) $(BIN)/python bench/overhead.py
 	$(WITH_BLAS) $(BIN)/python bench/latency.py
 	$(WITH_BLAS) $(BIN)/python bench/swaps.py
+	$(WITH_BLAS) $(BIN)/python bench/isolation.py
 	$(WITH_BLAS) $(BIN)/python bench/vision.py
 
 # Measure what prompts cost against what they are priced at, and put the figures into the documentation.
 memory-table: setup
 	$(WITH_BLAS) $(BIN)/python bench/memory.py --write docs/memory.md
+
+# Write the plain service files of etc/, after a change of what `mlxd service install` writes.
+service-files: setup
+	$(BIN)/python etc/service_files.py
 
 # Take the versions installed now as the ones that development and CI use.
 lock: setup

@@ -27,8 +27,8 @@ class Server:
 
 
 @contextmanager
-def mlxd(model: Path, folder: Path, config: str = "") -> Iterator[Server]:
-    """`mlxd serve` with that one model, and its own defaults but for `config` (TOML)."""
+def mlxd(model: Path, folder: Path, config: str = "", *, name: str = "mlxd") -> Iterator[Server]:
+    """`mlxd serve` with that one model, and its own defaults but for `config` (TOML); shown as `name`."""
     file = folder / "mlxd.toml"
     file.write_text(f'[[model]]\nname = "it"\npath = "{model}"\n{config}')
     command = [MLXD, "serve", "--config", str(file), "--port", "0", "--log-level", "error"]
@@ -38,7 +38,7 @@ def mlxd(model: Path, folder: Path, config: str = "") -> Iterator[Server]:
         line = process.stdout.readline()
         assert line.startswith("mlxd ready on "), line
         try:
-            yield Server("mlxd", line.split()[-1], "it")
+            yield Server(name, line.split()[-1], "it")
         finally:
             process.terminate()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 import structlog
 
 from mlxd.engines.errors import InvalidRequest, TokenizersBusy
+from mlxd.engines.stoppable import StoppableThread
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -24,55 +24,35 @@ THREADS_PER_MODEL = 2
 PATIENCE = 30.0
 
 
-class _Stopped(BaseException):
-    """Raised inside a thread that is given up. No Exception: a template's own handlers must not catch it."""
-
-
 class _Work(Generic[T]):
     """One piece of work in a thread of its own; `on_end` is called on the event loop when the thread is done."""
 
     def __init__(self, work: Callable[[], T], on_end: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._work = work
         self._on_end = on_end
-        self._lock = threading.Lock()
-        self._ended = False
         self.outcome: asyncio.Future[T] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._main, name="tokenizer", daemon=True)
-        self._thread.start()
+        self._thread = StoppableThread(work, self._ended, "tokenizer")
 
     def stop(self) -> None:
-        """Raise _Stopped in the thread as soon as it runs Python code; nothing when it has ended."""
-        with self._lock:
-            # The lock keeps the thread's id from being another thread's by now.
-            if not self._ended and self._thread.ident is not None:
-                raised = ctypes.py_object(_Stopped)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), raised)
+        """Stop the thread as soon as it runs Python code."""
+        self._thread.stop()
 
-    def _main(self) -> None:
-        try:
-            report = self._done()
-        except BaseException as error:  # noqa: BLE001 - handed over whole
-            report = self._failure(error)
+    def _ended(self, result: Future[T]) -> None:
         # the event loop may be gone when a thread that was given up ends after all
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._report, report)
+            self._loop.call_soon_threadsafe(self._report, result)
 
-    def _done(self) -> Callable[[], None]:
-        try:
-            value = self._work()
-        finally:
-            with self._lock:
-                self._ended = True
-        return lambda: self.outcome.set_result(value)
-
-    def _failure(self, error: BaseException) -> Callable[[], None]:
-        return lambda: self.outcome.set_exception(error)
-
-    def _report(self, report: Callable[[], None]) -> None:
+    def _report(self, result: Future[T]) -> None:
         if not self.outcome.done():  # its reader may have left
-            report()
+            self._hand_over(result)
         self._on_end()
+
+    def _hand_over(self, result: Future[T]) -> None:
+        error = result.exception()
+        if error is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(result.result())
 
 
 class TokenizerThreads:

@@ -1,4 +1,4 @@
-"""EngineCore: one loaded text model behind an async face. The work happens in `TextLoop`, on a lane of its own."""
+"""EngineCore: one loaded text model behind an async face. The work happens in `TextLoop`, where its host runs that."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from mlxd.engines.engine_base import EngineBase, EngineState, PrefillEvictionCal
 from mlxd.engines.errors import ContextLengthExceeded, PrefillMemoryExceeded
 from mlxd.engines.generation import Generation
 from mlxd.engines.pacer import FIRST_CHUNK
-from mlxd.engines.prompt_price import RowNeed
+from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.text_loop import TextLoop
 from mlxd.engines.types import Request
 
 __all__ = ["EngineCore", "EngineState", "PrefillEvictionCallback"]
 
 
-class EngineCore(EngineBase[TextLoop]):
+class EngineCore(EngineBase):
     """A text model: `generate` is what it is for."""
 
     @classmethod
@@ -33,7 +33,7 @@ class EngineCore(EngineBase[TextLoop]):
 
     def _most_running(self) -> int:
         # more than max_running may still run after a retune
-        return max(self._config.max_running, self._engine_loop.stats.running)
+        return max(self._config.max_running, self._run.stats.running)
 
     def _check(self, request: Request) -> None:
         self._check_place(request.id)
@@ -48,7 +48,7 @@ class EngineCore(EngineBase[TextLoop]):
         if most is None:
             return
         least = min(FIRST_CHUNK, self._config.prefill_chunk)
-        price = self._engine_loop.price
+        price: PromptPrice = self._run.price
         needed = price.alone(RowNeed(len(request.prompt), 1, images=price.images.of(request.images)), least)
         if needed > most:
             self._refuse(PrefillMemoryExceeded(request.id, needed, max(0, most), self._memory.limit))

@@ -11,9 +11,10 @@ from mlxd.engines.embedding_loop import EmbeddingLoop
 from mlxd.engines.embedding_types import EmbeddingRequest
 from mlxd.engines.engine_base import EngineBase
 from mlxd.engines.errors import InputTooLong, InvalidRequest, PrefillMemoryExceeded
+from mlxd.engines.transients import Transients
 
 
-class EmbeddingEngine(EngineBase[EmbeddingLoop]):
+class EmbeddingEngine(EngineBase):
     """An encoder: `embed` is what it is for. `max_running` and `max_waiting` count requests, whatever is in them."""
 
     @classmethod
@@ -51,7 +52,8 @@ class EmbeddingEngine(EngineBase[EmbeddingLoop]):
         if most is None:
             return
         longest = max(map(len, request.inputs))
-        needed = self._engine_loop.price.estimate(1, longest, longest)
+        price: Transients = self._run.price
+        needed = price.estimate(1, longest, longest)
         if needed > most:
             self._refuse(PrefillMemoryExceeded(request.id, needed, max(0, most), self._memory.limit))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mlxd.engines.embedding_queue import Item
 from mlxd.engines.errors import MemoryWaitTimeout, PrefillMemoryExceeded
-from mlxd.engines.memory_share import MemoryStake
+from mlxd.engines.memory_share import Stake
 from mlxd.engines.prefill_room import ASK_AGAIN
 from mlxd.engines.transients import Transients
 from mlxd.engines.types import EngineLimits, PrefillEvictionRequest
@@ -32,7 +32,7 @@ class EmbeddingRoom:
 
     def __init__(
         self,
-        stake: MemoryStake,
+        stake: Stake,
         reclaim: Callable[[], None],
         limits: EngineLimits,
         on_memory: Callable[[], None],

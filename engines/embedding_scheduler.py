@@ -11,7 +11,7 @@ from mlxd.engines.embedding_queue import InputQueue, Item, Work
 from mlxd.engines.embedding_room import EmbeddingRoom
 from mlxd.engines.embedding_types import EmbeddingOutput, EmbeddingRequest
 from mlxd.engines.errors import EngineDead, RequestError, StepFailed
-from mlxd.engines.memory_share import MemoryShare, MemoryStake
+from mlxd.engines.memory_share import MemoryShare, Stake
 from mlxd.engines.step_result import StepResult, failed
 from mlxd.engines.transients import Transients
 from mlxd.engines.types import EngineConfig, EngineLimits, PrefillEvictionRequest, RequestStatus
@@ -29,7 +29,7 @@ class EmbeddingScheduler:
         runner: EncoderRunner,
         config: EngineConfig,
         *,
-        memory: MemoryStake | None = None,
+        memory: Stake | None = None,
         reclaim: Callable[[], None] = lambda: None,
         on_memory: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,

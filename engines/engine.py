@@ -7,6 +7,7 @@ from typing import Protocol
 
 from mlxd.engines.embedding import Embedding
 from mlxd.engines.embedding_types import EmbeddingRequest
+from mlxd.engines.errors import EngineDead
 from mlxd.engines.generation import Generation
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
@@ -28,6 +29,9 @@ class Engine(Protocol):
 
     @property
     def config(self) -> EngineConfig: ...
+
+    @property
+    def pid(self) -> int | None: ...
 
     @property
     def info(self) -> ModelInfo: ...
@@ -54,5 +58,7 @@ class Engine(Protocol):
     def stats(self) -> EngineStats: ...
 
     def requests(self) -> tuple[RequestStatus, ...]: ...
+
+    def lose(self, dead: EngineDead) -> None: ...
 
     async def close(self, error: Exception, timeout: float) -> bool: ...

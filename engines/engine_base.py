@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol
 
 import structlog
 
 from mlxd.engines.embedding import Embedding
 from mlxd.engines.embedding_types import EmbeddingRequest
+from mlxd.engines.engine_run import EngineHost, RunPlan
 from mlxd.engines.errors import (
     EngineClosed,
     EngineDead,
@@ -26,8 +27,8 @@ from mlxd.engines.errors import (
     ModelOwnershipError,
     WrongModelKind,
 )
+from mlxd.engines.fingerprint import fingerprint
 from mlxd.engines.generation import Generation
-from mlxd.engines.lanes import Lane, LanePool
 from mlxd.engines.loop import EngineLoop
 from mlxd.engines.memory_share import MemoryShare, MemoryStake
 from mlxd.engines.messages import (
@@ -37,7 +38,6 @@ from mlxd.engines.messages import (
     Cancel,
     Close,
     Closed,
-    Inbox,
     Loaded,
     LoopEvent,
     Retune,
@@ -45,7 +45,6 @@ from mlxd.engines.messages import (
     Trim,
     Trimmed,
 )
-from mlxd.engines.outbox import Outbox
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import (
@@ -56,6 +55,7 @@ from mlxd.engines.types import (
     ModelInfo,
     PrefillEvictionRequest,
     Request,
+    RequestState,
     RequestStatus,
 )
 
@@ -91,11 +91,8 @@ class Reader(Protocol):
     def put(self, item: Any) -> None: ...
 
 
-L = TypeVar("L", bound=EngineLoop[Any, Any])
-
-
-class EngineBase(ABC, Generic[L]):
-    """One model on one lane. Every method is called on the event loop.
+class EngineBase(ABC):
+    """One model, on a lane of `host` or in a process of its own. Every method is called on the event loop.
 
     `prefill_eviction_callback` is awaited when a prompt needs more memory than there is; the memory is looked
     at again afterwards. `on_dead` is called once if the engine gives up by itself, `on_freed` with the seconds from
@@ -107,7 +104,7 @@ class EngineBase(ABC, Generic[L]):
     def __init__(
         self,
         config: EngineConfig,
-        lanes: LanePool,
+        host: EngineHost,
         *,
         memory: MemoryStake | None = None,
         prefill_eviction_callback: PrefillEvictionCallback = _no_eviction,
@@ -119,8 +116,6 @@ class EngineBase(ABC, Generic[L]):
     ) -> None:
         self._config = config
         self.state = EngineState.NEW
-        self._lanes = lanes
-        self._lane: Lane | None = None
         self._clock = clock
         self._memory = memory = MemoryShare().stake(config.name) if memory is None else memory
         self._make_room = prefill_eviction_callback
@@ -128,35 +123,30 @@ class EngineBase(ABC, Generic[L]):
         self._on_freed = on_freed
         self._on_refused = on_refused
         self._on_progress: Callable[[LoadProgress], None] = lambda _: None
-        event_loop = asyncio.get_running_loop()
-        outbox: Outbox[LoopEvent] = Outbox(event_loop, self._receive)
-        self._inbox: Inbox = Inbox()
-        self._engine_loop = self._loop_type()(
-            config,
-            self._inbox,
-            outbox.post,
-            memory=memory,
-            step_lock=step_lock or nullcontext(),
-            turns=lanes.turns,
-            crowd=lanes.crowd,
-            images=lanes.images,
-            clock=clock,
-        )
-        self._loaded: asyncio.Future[Loaded] = event_loop.create_future()
+        plan = RunPlan(self._loop_type(), config, self._receive, memory, step_lock or nullcontext(), clock)
+        self._run = host.engine_run(plan)
+        self._loaded: asyncio.Future[Loaded] = asyncio.get_running_loop().create_future()
         self._closed = asyncio.Event()
         self._live: dict[str, Reader] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._trims: deque[asyncio.Future[None]] = deque()
+        # once what it ran on was given up: whether that gives back what it held
+        self._given_up: bool | None = None
 
     @classmethod
     @abstractmethod
-    def _loop_type(cls) -> type[L]:
+    def _loop_type(cls) -> type[EngineLoop[Any, Any]]:
         """The loop for this kind of model."""
 
     @property
     def config(self) -> EngineConfig:
         """What this engine was made with, and the limits that it was last given."""
         return self._config
+
+    @property
+    def pid(self) -> int | None:
+        """The process that the model has for itself, None while it has none."""
+        return self._run.pid
 
     @property
     def info(self) -> ModelInfo:
@@ -169,24 +159,23 @@ class EngineBase(ABC, Generic[L]):
         return self._ready().tokenizer
 
     async def load(self, on_progress: Callable[[LoadProgress], None] = lambda _: None) -> ModelInfo:
-        """Load the model on a lane. Raises LoadError, and ModelOwnershipError on a second call."""
+        """Load the model. Raises LoadError, and ModelOwnershipError on a second call."""
         if self.state is not EngineState.NEW:
             raise ModelOwnershipError(f"engine of {self._config.name} was asked to load twice")
         self.state = EngineState.LOADING
         self._on_progress = on_progress
-        self._lane = self._lanes.acquire()
-        self._lane.run(self._engine_loop.run)
+        self._run.start()
         loaded = await asyncio.shield(self._loaded)
-        if self._engine_loop.load_cancelled:  # behind the last piece, where the lane does not look any more
+        if self._run.load_cancelled:  # behind the last piece, where the lane does not look any more
             self.state = EngineState.CLOSING
-            self._inbox.put(Close(EngineClosed("the load was cancelled")))
+            self._run.put(Close(EngineClosed("the load was cancelled")))
             await self._closed.wait()
             raise LoadError(LoadFailure.CANCELLED, "the load was cancelled")
         return loaded.info
 
     def cancel_load(self) -> None:
         """Ask a load in progress to stop at the next piece; `load` then raises LoadError."""
-        self._engine_loop.load_cancelled = True
+        self._run.cancel_load()
 
     def generate(self, request: Request) -> Generation:  # noqa: ARG002 - an engine of another kind
         """Make text. Raises WrongModelKind here."""
@@ -200,14 +189,14 @@ class EngineBase(ABC, Generic[L]):
         """End a request on purpose; its reader gets what was generated. False when it is not here."""
         if request_id not in self._live:
             return False
-        self._inbox.put(Cancel(request_id, self._clock()))
+        self._run.put(Cancel(request_id, self._clock()))
         return True
 
     def abort_all(self, error: Exception) -> int:
         """End every request with `error`; how many there were."""
         count = len(self._live)
         if count:
-            self._inbox.put(AbortAll(error))
+            self._run.put(AbortAll(error))
         return count
 
     def retune(self, limits: EngineLimits) -> None:
@@ -216,7 +205,7 @@ class EngineBase(ABC, Generic[L]):
         What runs and waits stays: with a lower `max_running` nothing starts until fewer run.
         """
         self._config = self._config.with_limits(limits)
-        self._inbox.put(Retune(limits))
+        self._run.put(Retune(limits))
 
     async def trim_prefix_cache(self, max_bytes: int) -> None:
         """Keep at most so many bytes of processed prompts; returns when the rest is free."""
@@ -224,37 +213,47 @@ class EngineBase(ABC, Generic[L]):
             return
         done = asyncio.get_running_loop().create_future()
         self._trims.append(done)
-        self._inbox.put(Trim(max_bytes))
+        self._run.put(Trim(max_bytes))
         await done
 
     def stats(self) -> EngineStats:
         """A snapshot that never waits for the lane."""
-        return replace(self._engine_loop.stats, heartbeat_age_s=self._engine_loop.heartbeat_age())
+        return replace(self._run.stats, heartbeat_age_s=self._run.heartbeat_age())
 
     def requests(self) -> tuple[RequestStatus, ...]:
         """The live requests, as of at most a moment ago."""
-        return self._engine_loop.statuses
+        return self._run.statuses
 
     async def close(self, error: Exception, timeout: float) -> bool:
-        """End what runs with `error`, drop the model and give the lane back, within `timeout` seconds.
+        """End what runs with `error`, drop the model and give back what it ran on, within `timeout` seconds.
 
-        False when the lane did not answer in time: it is abandoned with whatever it holds. Idempotent.
+        False when it did not answer in time and what it holds is lost; a process of its own is killed. Idempotent.
         """
-        if self.state in (EngineState.NEW, EngineState.CLOSED):
+        if self._given_up is not None or self.state in (EngineState.NEW, EngineState.CLOSED):
             self.state = EngineState.CLOSED
-            return True
+            return self._given_up is not False
         self.state = EngineState.CLOSING
         self.cancel_load()
-        self._inbox.put(Close(error))
+        self._run.put(Close(error))
         try:
             async with asyncio.timeout(timeout):
                 await self._closed.wait()
         except TimeoutError:
             log.error("engine.close_timeout", model=self._config.name, timeout_s=timeout)
-            self._abandon(error)
-            return False
+            return self._abandon(error)
         self.state = EngineState.CLOSED
         return True
+
+    def lose(self, dead: EngineDead) -> None:
+        """Give a loaded engine up from outside: its requests end with `dead`, `on_dead` is told, and what it runs on is
+        abandoned. Nothing happens to an engine that is not ready.
+        """
+        if self.state is not EngineState.READY:
+            return
+        self._suspect(dead)
+        self._abandon(dead)
+        self.state = EngineState.DEAD
+        self._on_dead(dead)
 
     def _check_place(self, request_id: str) -> None:
         """Raises EngineClosed, EngineDead, ModelOwnershipError or EngineQueueFull."""
@@ -272,7 +271,7 @@ class EngineBase(ABC, Generic[L]):
     def _admit(self, reader: Reader) -> None:
         """The reader's request is on its way to the lane; `_leave` is the twin."""
         self._live[reader.request.id] = reader
-        self._inbox.put(Add(reader.request, self._clock()))
+        self._run.put(Add(reader.request, self._clock()))
 
     def _refuse(self, error: MemoryRefusal) -> NoReturn:
         """Tell of it, and raise it."""
@@ -289,7 +288,7 @@ class EngineBase(ABC, Generic[L]):
     def _leave(self, reader: Reader) -> None:
         del self._live[reader.request.id]
         if not reader.finished:
-            self._inbox.put(Abort(reader.request.id, self._clock()))
+            self._run.put(Abort(reader.request.id, self._clock()))
 
     def _receive(self, event: LoopEvent) -> None:
         match event:
@@ -327,6 +326,7 @@ class EngineBase(ABC, Generic[L]):
             task.add_done_callback(self._evictions.discard)
         if result.dead is not None and self.state is EngineState.READY:
             self.state = EngineState.DEAD
+            self._suspect(result.dead)
             self._fail_live(result.dead)
             self._on_dead(result.dead)
 
@@ -339,24 +339,27 @@ class EngineBase(ABC, Generic[L]):
         try:
             await self._make_room(request)
         finally:
-            self._inbox.put(RoomMade(request.request_id))
+            self._run.put(RoomMade(request.request_id))
 
     def _end(self) -> None:
-        if self._lane is not None:
-            self._lanes.release(self._lane)
-            self._lane = None
+        self._run.release()
         if self.state is not EngineState.DEAD:
             self.state = EngineState.CLOSED
         self._fail_live(EngineClosed(f"model {self._config.name} was unloaded"))
         self._closed.set()
 
-    def _abandon(self, error: Exception) -> None:
-        if self._lane is not None:
-            self._lanes.abandon(self._lane)
-            self._lane = None
-        self._memory.forget()
+    def _abandon(self, error: Exception) -> bool:
+        """Give up what it runs on; whether what that held comes back."""
+        self._given_up = self._run.abandon()
         self.state = EngineState.CLOSED
         self._fail_live(error)
+        return self._given_up
+
+    def _suspect(self, dead: EngineDead) -> None:
+        """Note the requests that were at work when it died."""
+        waiting = {status.id for status in self.requests() if status.state is RequestState.WAITING}
+        running = [reader.request for name, reader in self._live.items() if name not in waiting]
+        dead.suspects = dead.suspects or tuple(fingerprint(request) for request in running)
 
     def _fail_live(self, error: Exception) -> None:
         while self._trims:

@@ -18,12 +18,14 @@ EngineError
 ├── LoadError                  the model could not be loaded; carries a reason
 ├── EngineClosed               the engine is closing or closed
 ├── EngineDead                 the engine failed and must be loaded again
+│   └── EngineCrashed          its process died, or it hung and was given up
 └── ModelOwnershipError        a bug: a second engine for one model
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Self
 
 
@@ -207,7 +209,21 @@ class EngineClosed(EngineError):
 
 
 class EngineDead(EngineError):
-    """The engine gave up after repeated failures; the model must be loaded again."""
+    """The engine gave up after repeated failures, its process died, or it was given up; the model must be loaded again.
+
+    `facts` are what is known of the end, `suspects` the fingerprints of the requests that it was at work on then.
+    """
+
+    def __init__(
+        self, message: str, *, facts: Mapping[str, object] | None = None, suspects: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.facts = dict(facts or {})
+        self.suspects = suspects
+
+
+class EngineCrashed(EngineDead):
+    """The engine's process died, or it was stuck and given up."""
 
 
 class ModelOwnershipError(EngineError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlxd.engines.backend import ModelRunner
-from mlxd.engines.memory_share import MemoryStake
+from mlxd.engines.memory_share import Stake
 from mlxd.engines.pacer import FIRST_CHUNK
 from mlxd.engines.prefill_room import ASK_AGAIN
 from mlxd.engines.sequence import Sequence
@@ -17,7 +17,7 @@ class GrowthRoom:
     their answer. What then happens is the scheduler's.
     """
 
-    def __init__(self, stake: MemoryStake, runner: ModelRunner, reclaim: Callable[[], None]) -> None:
+    def __init__(self, stake: Stake, runner: ModelRunner, reclaim: Callable[[], None]) -> None:
         self._stake = stake
         self._runner = runner
         self._reclaim = reclaim

@@ -23,7 +23,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from mlxd.engines.errors import InvalidRequest
-from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.tokenizer import GuideKeeper, Tokenizer
 from mlxd.engines.types import Guide, GuideKind
 
 # Characters of a grammar, which has no descriptions any more, and of a guide as it comes. The deepest chains that
@@ -123,6 +123,8 @@ def check_guide(tokenizer: Tokenizer, guide: Guide) -> Guide:
     Raises InvalidRequest with the reason when it cannot be compiled, is too big or can have no answer, or when the
     model's tokenizer has no fast form or no end token.
     """
+    if isinstance(tokenizer, GuideKeeper):
+        return tokenizer.check_guide(guide)
     return replace(guide, compiled=guide_compiler(tokenizer).matcher(guide))
 
 

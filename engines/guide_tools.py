@@ -10,7 +10,7 @@ from typing import Any
 
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.guidance import json_schema, plain_reason, regex_rule
-from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.tokenizer import GuideKeeper, Tokenizer
 from mlxd.engines.types import Guide, GuideKind
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -103,6 +103,8 @@ def guide_for_tools(
     With `name` it is exactly one call of that function; without `parallel` exactly one of any. Raises InvalidRequest
     when the model's call syntax cannot be written, parameters are no JSON Schema, or `form` is a grammar.
     """
+    if isinstance(tokenizer, GuideKeeper):
+        return tokenizer.guide_for_tools(tools, name, parallel=parallel, form=form)
     wanted = [tool for tool in tools if name is None or tool["function"]["name"] == name]
     if not wanted:
         raise InvalidRequest("there is no function to call")

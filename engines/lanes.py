@@ -15,7 +15,9 @@ from contextlib import ExitStack
 
 from mlxd.engines.backend import Backend, BackendFactory
 from mlxd.engines.crowd import Crowd
+from mlxd.engines.engine_run import EngineRun, RunPlan
 from mlxd.engines.image_threads import ImageThreads
+from mlxd.engines.lane_run import LaneRun
 from mlxd.engines.turns import Turns
 
 # A job gets a callable rather than the backend: importing MLX can fail, and the job knows whom to tell.
@@ -83,6 +85,10 @@ class LanePool:
         self._free: list[Lane] = []
         self._lent: set[Lane] = set()
         self._made = 0
+
+    def engine_run(self, plan: RunPlan) -> EngineRun:
+        """A loop that will run on one of these lanes."""
+        return LaneRun(self, plan)
 
     def acquire(self) -> Lane:
         """Lend a lane exclusively; the twin of `release`."""

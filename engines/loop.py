@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -20,7 +20,7 @@ from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
 from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.lane_scheduler import LaneScheduler, LoadedRunner
 from mlxd.engines.load_watch import LoadWatch
-from mlxd.engines.memory_share import MemoryStake
+from mlxd.engines.memory_share import Stake
 from mlxd.engines.messages import (
     Abort,
     AbortAll,
@@ -53,10 +53,13 @@ S = TypeVar("S", bound=LaneScheduler)
 
 
 class EngineLoop(ABC, Generic[R, S]):
-    """Runs on a lane from load to drop. `stats`, `statuses` and `load_cancelled` are for other threads too.
+    """Runs on a lane from load to drop. `stats`, `statuses`, `price` and `load_cancelled` are for other threads too;
+    `on_note` is called on the lane when these have changed.
 
     What differs between kinds of models is in the methods that are abstract here.
     """
+
+    price: Any
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class EngineLoop(ABC, Generic[R, S]):
         inbox: Inbox,
         post: Callable[[LoopEvent], None],
         *,
-        memory: MemoryStake,
+        memory: Stake,
         step_lock: AbstractContextManager[object],
         turns: Turns,
         crowd: Crowd,
@@ -86,6 +89,7 @@ class EngineLoop(ABC, Generic[R, S]):
         self._noted_at = float("-inf")
         self._given_up: list[float] = []
         self.load_cancelled = False
+        self.on_note: Callable[[], None] = lambda: None
         self.stats = EngineStats()
         self.statuses: tuple[RequestStatus, ...] = ()
 
@@ -198,6 +202,7 @@ class EngineLoop(ABC, Generic[R, S]):
             was_idle = not scheduler.has_work
             if was_idle:
                 self._settle(scheduler)
+                self._note(scheduler, now=True)  # what it waits for may be for long
             message = self._next_message(idle=was_idle)
             if message is None:
                 return None
@@ -289,6 +294,7 @@ class EngineLoop(ABC, Generic[R, S]):
         # Replaced whole, so that readers on other threads never see half an update.
         self.statuses = scheduler.statuses()
         self.stats = self._figures(scheduler)
+        self.on_note()
 
 
 def _load_error(error: Exception) -> LoadError:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,32 @@ OFF = Brake()
 
 def _unlimited() -> int | None:
     return None
+
+
+class Stake(Protocol):
+    """One engine's share of the memory, as its lane sees it; see MemoryStake for what each method promises."""
+
+    @property
+    def brake(self) -> Brake: ...
+
+    @property
+    def limit(self) -> str: ...
+
+    def claim(self, nbytes: int) -> int | None: ...
+
+    def room(self) -> int | None: ...
+
+    def spare(self) -> int | None: ...
+
+    def growth_left(self) -> int | None: ...
+
+    def set(self, promised: int, running: int) -> None: ...
+
+    def others_run(self) -> bool: ...
+
+    def wake(self, waker: Callable[[], None]) -> None: ...
+
+    def forget(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +76,7 @@ class MemoryShare:
     """The part that all engines have in common. Bytes; None for no limit.
 
     `headroom` measures what prompts may take now, `growth_room` what running sequences may. `limit` names what bounds
-    them.
+    them. `brake_watchers` are told of another brake; on the event loop only.
     """
 
     def __init__(
@@ -62,6 +89,7 @@ class MemoryShare:
         self.headroom = headroom
         self.growth_room = growth_room
         self.limit = limit
+        self.brake_watchers: set[Callable[[Brake], None]] = set()
         self._books = _Books()
         self._stakes = count(1)
 
@@ -75,6 +103,8 @@ class MemoryShare:
     def brake_to(self, brake: Brake) -> None:
         """From here on all engines keep to this."""
         self.brake = brake
+        for watcher in list(self.brake_watchers):
+            watcher(brake)
         self.changed()
 
     def reserve(self, name: str, nbytes: int) -> None:
@@ -107,6 +137,11 @@ class MemoryStake:
         self._share = share
         self._name = name
         self._books = books
+
+    @property
+    def share(self) -> MemoryShare:
+        """What all engines have in common."""
+        return self._share
 
     @property
     def brake(self) -> Brake:

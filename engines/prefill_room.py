@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mlxd.engines.backend import ModelRunner
 from mlxd.engines.errors import MemoryWaitTimeout, PrefillMemoryExceeded
 from mlxd.engines.image_price import NO_IMAGES, ImageNeed
-from mlxd.engines.memory_share import MemoryStake
+from mlxd.engines.memory_share import Stake
 from mlxd.engines.pacer import FIRST_CHUNK
 from mlxd.engines.prompt_price import RowNeed
 from mlxd.engines.sequence import Sequence
@@ -37,7 +37,7 @@ class PrefillRoom:
 
     def __init__(
         self,
-        stake: MemoryStake,
+        stake: Stake,
         runner: ModelRunner,
         reclaim: Callable[[], None],
         limits: EngineLimits,

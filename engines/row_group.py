@@ -30,7 +30,7 @@ class _Generator(BatchGenerator):  # type: ignore[misc]
 
     def __init__(self, model: Any, **options: Any) -> None:
         super().__init__(model, **options)
-        self._prompt_batch = PromptBatch.empty(self.model, self.sampler, self.prefill_step_size)
+        self._prompt_batch = PromptBatch.empty(self.model, self.sampler)
 
     def close(self) -> None:
         self._old_wired_limit = None
@@ -41,7 +41,7 @@ class _Generator(BatchGenerator):  # type: ignore[misc]
 
     def pace(self, chunk: int) -> None:
         """Take at most `chunk` tokens of each prompt in the next step."""
-        self.prefill_step_size = self._prompt_batch.prefill_step_size = chunk
+        self.prefill_step_size = chunk
 
     @property
     def decoding_caches(self) -> list[Any]:

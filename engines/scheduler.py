@@ -14,7 +14,7 @@ from mlxd.engines.admission import Admission
 from mlxd.engines.backend import ModelRunner, NewRow, RunnerStep
 from mlxd.engines.errors import EngineDead, RequestError
 from mlxd.engines.growth_room import GrowthRoom
-from mlxd.engines.memory_share import MemoryShare, MemoryStake
+from mlxd.engines.memory_share import MemoryShare, Stake
 from mlxd.engines.pacer import FIRST_CHUNK
 from mlxd.engines.prefill_room import PrefillRoom, Room
 from mlxd.engines.prompt_price import PromptPrice
@@ -49,7 +49,7 @@ class Scheduler:
         runner: ModelRunner,
         config: EngineConfig,
         *,
-        memory: MemoryStake | None = None,
+        memory: Stake | None = None,
         reclaim: Callable[[], None] = lambda: None,
         on_restored: Callable[[str, Any], None] = lambda *_: None,
         on_memory: Callable[[], None] = lambda: None,

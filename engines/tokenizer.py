@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -13,6 +14,7 @@ from mlxd.engines.call_parser import CallParser
 from mlxd.engines.errors import InvalidRequest
 from mlxd.engines.prompt_images import EncodedPrompt
 from mlxd.engines.token_bytes import TokenBytes
+from mlxd.engines.types import Guide
 
 T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
@@ -232,6 +234,20 @@ class Tokenizer:
         """A fresh streaming detokenizer for one sequence."""
         detokenizer: Detokenizer = self._wrapper.detokenizer
         return detokenizer
+
+
+class GuideKeeper(ABC):
+    """A tokenizer that makes and checks guides itself, for a model in another process."""
+
+    @abstractmethod
+    def check_guide(self, guide: Guide) -> Guide:
+        """See `guidance.check_guide`."""
+
+    @abstractmethod
+    def guide_for_tools(
+        self, tools: Sequence[Mapping[str, Any]], name: str | None, *, parallel: bool, form: Guide | None
+    ) -> Guide:
+        """See `guide_tools.guide_for_tools`."""
 
 
 def _text_of(message: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 
 # Seconds that a load works at a stretch: short ones cost both sides more.
 STRETCH = 0.1
@@ -16,18 +17,28 @@ PAUSE = 0.05
 
 
 class Turns:
-    """How many engines are at work now; shared by all of a pool of lanes, for any thread."""
+    """How many engines are at work now; shared by all of a pool of lanes, for any thread.
+
+    `watchers` are told, on the thread of whoever begins or ends, that it is another number now.
+    """
 
     def __init__(self) -> None:
+        self.watchers: set[Callable[[], None]] = set()
         self._changed = threading.Condition()
         self._working = 0
         self._quiet_from = float("-inf")
+
+    @property
+    def working(self) -> int:
+        """Engines that are at work."""
+        return self._working
 
     def begin(self) -> None:
         """An engine has work; the twin of `end`."""
         with self._changed:
             self._working += 1
             self._changed.notify_all()
+        self._tell()
 
     def end(self) -> None:
         """An engine has none any more."""
@@ -35,6 +46,7 @@ class Turns:
             self._working -= 1
             self._quiet_from = time.monotonic() + PAUSE
             self._changed.notify_all()
+        self._tell()
 
     def step_aside(self, worked: float) -> bool:
         """Let those at work go on without a load that has `worked` for so long; until they have finished, at most.
@@ -55,6 +67,10 @@ class Turns:
             while (now := time.monotonic()) < give_up and self._others_work(now, own):
                 self._changed.wait((give_up if self._working > own else min(give_up, self._quiet_from)) - now)
             return now >= until or not self._others_work(now, own)
+
+    def _tell(self) -> None:
+        for watcher in list(self.watchers):
+            watcher()
 
     def _others_work(self, now: float, own: int) -> bool:
         return self._working > own or now < self._quiet_from

@@ -46,7 +46,7 @@ class SystemProbe:
     footprint; where neither is told, the resident size. Children are added whole: pages they share count in each.
     The proportional size of `smaps_rollup` would not, but the kernel walks all pages for it: 2 ms for 200 MB, and
     nothing that holds a model is that small.
-    `children` gives their process ids.
+    `children` gives their process ids, `elsewhere` what MLX counts in them: active, cached and most active bytes.
     What the operating system says of pressure: PSI on Linux, the pressure level on macOS.
     MLX is never imported here: its counters are 0 until another part of the process has loaded it.
     """
@@ -61,13 +61,14 @@ class SystemProbe:
         self._proc = proc
         self._darwin = DarwinKernel.load() if darwin is None and sys.platform == "darwin" else darwin
         self._children = children or descendants
+        self.elsewhere: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
         self._groups = memory_groups(proc)
         self._stalls = StallFiles(proc / "pressure" / "memory", pressure_file(self._groups))
 
     def sample(self) -> Footprint:
         """Measure now. Raises OSError or psutil.Error when the own process cannot be read."""
         machine, group = psutil.virtual_memory(), allowance(self._groups)
-        active, cache, peak = _mlx_counters()
+        active, cache, peak = map(sum, zip(_mlx_counters(), self.elsewhere(), strict=True))
         return Footprint(
             bytes=self._process_bytes(os.getpid()) + sum(map(self._child_bytes, self._children())),
             mlx_active=active,
@@ -119,6 +120,11 @@ class SystemProbe:
             return None
         sizes = [int(size) * KIB for size in _COUNTED.findall(status)]
         return sum(sizes) if sizes else None
+
+
+def process_bytes(pid: int) -> int:
+    """What another process uses now, as a SystemProbe counts it; 0 when it is gone."""
+    return SystemProbe(children=list)._child_bytes(pid)  # noqa: SLF001 - the same counting
 
 
 def descendants() -> list[int]:

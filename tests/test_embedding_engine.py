@@ -386,7 +386,7 @@ async def test_memory_comes_back_after_room_was_made(tiny_encoder, lanes):
 async def test_the_price_of_a_batch_is_learned_from_the_first_ones(engine):
     async def learned(rows):
         await embed(engine, ["x " * 120] * rows)
-        return engine._engine_loop.price
+        return engine._run.price
 
     await learned(4)
     price = await learned(4)

@@ -364,7 +364,7 @@ async def test_one_lane_serves_one_engine_after_another(tiny_model, other_tiny_m
     names = []
     for path in (tiny_model, other_tiny_model, tiny_model):
         async with engine_on(path, lanes) as engine:
-            names.append(engine._lane.name)
+            names.append(engine._run._lane.name)
             await answer(engine, "hello")
     assert len(set(names)) == 1
 

@@ -81,7 +81,7 @@ async def test_an_image_that_cannot_be_encoded_in_the_memory_there_is_is_refused
 async def test_features_are_promised_until_their_prompt_is_processed(lanes, sharp_eyed):
     async with engine_on(sharp_eyed, lanes, vision=True) as engine:
         asked = request(engine, user(png("noise", (448, 448)), QUESTION))
-        price = engine._engine_loop.price.images
+        price = engine._run.price.images
         (image,) = asked.images.images
         need = price.of(asked.images)
         assert need.kept == image.tokens * 128 * 4

@@ -1,0 +1,50 @@
+"""Threads that can be stopped while they run Python: templates and tokenizers are programs that come with a model."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Stopped(BaseException):
+    """Raised inside a thread that is given up. No Exception: a template's own handlers must not catch it."""
+
+
+class StoppableThread(Generic[T]):
+    """Runs `work` in a thread of its own, which then calls `on_end` with what came of it."""
+
+    def __init__(self, work: Callable[[], T], on_end: Callable[[Future[T]], None], name: str) -> None:
+        self._work = work
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._ended = False
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Raise Stopped in the thread as soon as it runs Python code; nothing when its work has ended."""
+        with self._lock:
+            # The lock keeps the thread's id from being another thread's by now.
+            if not self._ended and self._thread.ident is not None:
+                raised = ctypes.py_object(Stopped)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), raised)
+
+    def _main(self) -> None:
+        result: Future[T] = Future()
+        try:
+            result.set_result(self._done())
+        except BaseException as error:  # noqa: BLE001 - handed over whole
+            result.set_exception(error)
+        self._on_end(result)
+
+    def _done(self) -> T:
+        try:
+            return self._work()
+        finally:
+            with self._lock:
+                self._ended = True

@@ -1,0 +1,69 @@
+"""All worker processes of a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+from mlxd.engines.engine_run import EngineRun, RunPlan
+from mlxd.engines.turns import Turns
+from mlxd.engines.worker.worker_run import WorkerRun, WorkerSettings
+
+# Seconds that a worker may take to give free buffers back.
+RECLAIM_PATIENCE = 5.0
+
+
+class Workers:
+    """Makes runs in processes of their own, and knows those that are there. Used on the event loop only; `counters` and
+    `base_bytes` are for other threads too.
+
+    `turns` has the engines at work, of this process too.
+    """
+
+    def __init__(self, settings: WorkerSettings, turns: Turns) -> None:
+        self._settings = settings
+        self._turns = turns
+        self._runs: set[WorkerRun] = set()
+
+    def open(self) -> None:
+        """Make the folder for what crosses in files; what an earlier daemon left in it is removed. Raises OSError."""
+        shutil.rmtree(self._settings.scratch, ignore_errors=True)
+        self._settings.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def engine_run(self, plan: RunPlan) -> EngineRun:
+        """A loop that will run in a process of its own."""
+        return WorkerRun(plan, self._settings, self._turns, self._runs)
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """MLX's bytes in all workers: active, in its caches, and the sum of what was active at most."""
+        active, cache, peak = 0, 0, 0
+        for run in list(self._runs):
+            active, cache, peak = active + run.mlx_counters[0], cache + run.mlx_counters[1], peak + run.mlx_counters[2]
+        return active, cache, peak
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes that all workers take beside their models."""
+        return sum(run.base_bytes for run in list(self._runs))
+
+    async def reclaim(self) -> None:
+        """Have all of them give free buffers back to the system; one that does not answer is left to itself."""
+        waits = [asyncio.create_task(run.reclaim()) for run in self._runs]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=RECLAIM_PATIENCE)
+            for wait in late:
+                wait.cancel()
+
+    async def close(self, timeout: float) -> bool:
+        """Kill those that are left, and wait until they are gone; False when one is not within `timeout` seconds."""
+        runs = list(self._runs)
+        for run in runs:
+            run.abandon()
+        ends = [asyncio.create_task(run.over()) for run in runs]
+        if not ends:
+            return True
+        _, late = await asyncio.wait(ends, timeout=timeout)
+        for end in late:
+            end.cancel()
+        return not late
