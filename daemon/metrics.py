@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.ladder import Rung
-from mlxd.registry.snapshot import ModelSnapshot
+from mlxd.registry.snapshot import Decision, ModelSnapshot
 from mlxd.registry.states import State
 
 # Seconds; one step or one prefill chunk is the aim.
@@ -38,6 +38,17 @@ class Metrics:
             ["rung"],
             registry=self._registry,
         )
+        self._restarts = Counter(
+            "mlxd_worker_restarts",
+            "Loads of a model after its engine, or the process of it, had died.",
+            ["model"],
+            registry=self._registry,
+        )
+
+    def decided(self, decision: Decision) -> None:
+        """The registry has decided something."""
+        if decision.kind == "restart":
+            self._restarts.labels(decision.model).inc()
 
     def rung(self, rung: Rung) -> None:
         """Memory was short, and this was done for it."""

@@ -90,6 +90,8 @@ class Draft:
 
     def grant(self, waiter: Waiter) -> None:
         """Hand the ready model to a waiter; the lease counts from here, before anything can be awaited."""
+        if waiter.purpose is Purpose.PINNED:
+            return
         model = self._models[waiter.model]
         leased = waiter.purpose is Purpose.LEASE
         if leased:
@@ -97,7 +99,8 @@ class Draft:
         self.emit(ev.Grant(waiter.id, waiter.model, model.generation, leased))
 
     def refuse(self, waiter: Waiter, error: RegistryError) -> None:
-        self.emit(ev.Refuse(waiter.id, error))
+        if waiter.purpose is not Purpose.PINNED:
+            self.emit(ev.Refuse(waiter.id, error))
 
     def refuse_all(self, name: str, error: RegistryError) -> None:
         """Refuse every waiter of one model."""

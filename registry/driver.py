@@ -48,6 +48,7 @@ class Driver:
         self._planning = False
         self._planned = clock()
         self._timer: asyncio.TimerHandle | None = None
+        self._due: float | None = None
 
     def post(self, event: ev.Event) -> None:
         """Plan for an event and do what follows; an event posted meanwhile is next."""
@@ -65,8 +66,14 @@ class Driver:
         if changed := _changed(before, self.state):
             self._on_models(changed)
 
+    @property
+    def overdue(self) -> float:
+        """Seconds since which it should have planned again; 0 when nothing is due."""
+        return 0.0 if self._due is None else max(0.0, self._clock() - self._due)
+
     def stop(self) -> None:
         """No more ticks."""
+        self._due = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -91,7 +98,8 @@ class Driver:
             model = self.state.models.get(event.waiter.model)
             return model is not None and model.state is not State.READY
         if isinstance(event, ev.Tick):
-            return bool(self.state.waiters or self.state.rooms)
+            waited_for = self.state.waiters or self.state.rooms
+            return bool(waited_for) or any(model.revives for model in self.state.models.values())
         return not isinstance(event, (ev.Released, ev.Left, ev.KeptAlive))
 
     def _arm(self) -> None:
@@ -101,7 +109,7 @@ class Driver:
             self.unleased.set()
         self.stop()
         # of the plan's own moment: what has become due since then is still to be planned for
-        due = next_deadline(self.state, self._planned)
+        self._due = due = next_deadline(self.state, self._planned)
         if due is not None:
             delay = max(0.0, due - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay, self.post, ev.Tick())

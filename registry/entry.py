@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ModelOwnershipError
 from mlxd.engines.types import EngineStats, LoadProgress, ModelInfo
+from mlxd.registry.events import EngineDied
 from mlxd.registry.patience import Patience
 from mlxd.registry.residency import Held
 from mlxd.registry.snapshot import LoadStatus
@@ -30,6 +31,7 @@ class Entry:
     load_seconds: float | None = None
     loaded_at: float | None = None
     info: ModelInfo | None = None
+    death: EngineDied | None = None
     last_freed: int = 0
     gone: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -58,7 +60,7 @@ class Entry:
     def disown(self, freed: int = 0) -> None:
         """The engine is gone and gave back `freed` bytes; whoever waits for that is told."""
         self.last_freed = freed
-        self.engine = self.info = self.patience = None
+        self.engine = self.info = self.patience = self.death = None
         self.progress = self.load_started = self.loaded_at = None
         for future in self.gone:
             if not future.done():

@@ -47,7 +47,7 @@ class LoadDone:
 class LoadBroke:
     """The load of this generation failed; `cancelled` is no fault and starts no back-off.
 
-    Not `clean` when its engine has not given back what it had.
+    Not `clean` when its engine has not given back what it had. `facts` as of EngineDied, when its process died.
     """
 
     model: str
@@ -56,6 +56,7 @@ class LoadBroke:
     message: str
     cancelled: bool = False
     clean: bool = True
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,16 @@ class UnloadDone:
 
 @dataclass(frozen=True, slots=True)
 class EngineDied:
-    """The engine of this generation gave up by itself."""
+    """The engine of this generation gave up by itself, or its process died.
+
+    `facts` are what is known of the end, `suspects` the fingerprints of the requests that it was at work on.
+    """
 
     model: str
     generation: int
     message: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+    suspects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mlxd.registry import events as ev
+from mlxd.registry.deaths import outlived
 from mlxd.registry.draft import Draft
 from mlxd.registry.errors import MAX_LOADED, ModelTooLarge
 from mlxd.registry.ledger import charge
@@ -13,13 +15,17 @@ from mlxd.registry.residency import Resident, Waiter
 from mlxd.registry.states import Move, State
 
 
-def unload(draft: Draft, name: str, kind: str | None = None, reason: str = "") -> None:
+def unload(
+    draft: Draft, name: str, kind: str | None = None, reason: str = "", inputs: Mapping[str, object] | None = None
+) -> None:
     """Start to unload a model; whoever still uses it is cut off. With `kind` it is recorded as a decision."""
     model = draft.model(name)
     if kind is not None:
-        inputs = {"leases": model.leases, "committed_bytes": charge(draft.state, model)}
-        draft.decide(kind, name, reason, inputs=inputs)
-    draft.move(name, Move.UNLOAD, leases=0, keep_alive=None, drain_until=None, drain_for=None, retiring=False)
+        held = {"leases": model.leases, "committed_bytes": charge(draft.state, model)}
+        draft.decide(kind, name, reason, inputs={**held, **(inputs or {})})
+    deaths = outlived(model.deaths, model.loaded_at, draft.now)
+    gone = model.moved(Move.UNLOAD, leases=0, keep_alive=None, drain_until=None, drain_for=None, retiring=False)
+    draft.put(replace(gone, deaths=deaths))
     draft.emit(ev.StartUnload(name, model.generation))
 
 
@@ -42,6 +48,15 @@ def cancel_load(draft: Draft, model: Resident, reason: str) -> None:
     draft.put(replace(model, cancelling=True))
     draft.decide("unload", model.name, reason)
     draft.emit(ev.CancelLoad(model.name))
+
+
+def refuse_in_trouble(draft: Draft, name: str, reason: str) -> None:
+    """Decide to refuse those who wait for a model that failed."""
+    model = draft.model(name)
+    error = draft.load_failed(model)
+    inputs = {"message": error.failure.message, "attempts": error.failure.attempts}
+    draft.decide("refuse", name, reason, inputs=inputs)
+    draft.refuse_all(name, error)
 
 
 def never_fits(draft: Draft, waiter: Waiter, model: Resident) -> ModelTooLarge:

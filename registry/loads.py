@@ -61,7 +61,7 @@ class Loads:
         """Give the entry an engine at once, so that it can be cancelled from now on, and load it."""
         name = entry.spec.name
         try:
-            engine = self._factory(entry.spec, lambda dead: self._post(ev.EngineDied(name, generation, str(dead))))
+            engine = self._factory(entry.spec, lambda dead: self._died(entry, generation, dead))
         # An engine that cannot be made is one failed load, not the end of the registry.
         except Exception as error:
             log.exception("model.load_broke", model=name)
@@ -117,13 +117,25 @@ class Loads:
         entry.loaded(info, self._clock())
         log.info("model.loaded", model=name, seconds=entry.load_seconds, bytes=entry.weight_bytes)
         self._post(ev.LoadDone(name, generation, info.weight_bytes))
+        if entry.death is not None:  # before it was known to be loaded, and so it meant nothing
+            self._post(entry.death)
+
+    def _died(self, entry: Entry, generation: int, dead: EngineDead) -> None:
+        name = entry.spec.name
+        log.warning("model.engine_died", model=name, message=str(dead), suspects=dead.suspects)
+        entry.death = ev.EngineDied(name, generation, str(dead), dead.facts, dead.suspects)
+        self._post(entry.death)
 
     def _load_failed(self, entry: Entry, generation: int, failure: LoadError, *, clean: bool) -> None:
         name = entry.spec.name
         entry.disown()
         cancelled = failure.reason is LoadFailure.CANCELLED
         log.warning("model.load_failed", model=name, reason=failure.reason, message=str(failure))
-        broke = ev.LoadBroke(name, generation, failure.reason, str(failure), cancelled=cancelled, clean=clean)
+        dead = failure.__cause__
+        facts = dead.facts if isinstance(dead, EngineDead) else {}
+        broke = ev.LoadBroke(
+            name, generation, failure.reason, str(failure), cancelled=cancelled, clean=clean, facts=facts
+        )
         self._post(broke)
 
     async def _load_or_stall(self, engine: Engine, entry: Entry) -> ModelInfo:

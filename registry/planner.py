@@ -3,7 +3,8 @@
 Nothing here reads a clock, logs, or touches an engine. Rules, in the order `_settle` applies them:
 
 1. A waiter past its deadline is refused, and one whose model can never fit any more.
-2. A model that was removed, or is configured otherwise than it was loaded, takes nothing new and drains.
+2. A model that was removed, or is configured otherwise than it was loaded, takes nothing new and drains. A pinned one
+   whose engine died is wanted again once its back-off is over.
 3. A drain that nobody needs any more, or of a model that is pinned or configured as before again, is taken back.
 4. A ready model is granted to its waiters, oldest first.
 5. A draining model without leases, or past its drain deadline, is unloaded.
@@ -20,6 +21,8 @@ from __future__ import annotations
 import math
 
 from mlxd.registry import events as ev
+from mlxd.registry.crashes import bring_back, forgive, leave_unpinned, restarted
+from mlxd.registry.deaths import told
 from mlxd.registry.draft import Draft
 from mlxd.registry.errors import ModelWaitTimeout
 from mlxd.registry.exits import cancel_load, never_fits, unload
@@ -62,6 +65,8 @@ def next_deadline(state: Residency, now: float) -> float | None:
     for model in state.models.values():
         if model.state is State.DRAINING and model.drain_until is not None:
             due.append(model.drain_until)
+        if model.revives and model.trouble is not None and not state.closing:
+            due.append(model.trouble.retry_at)
         if model.state is not State.READY or model.pinned:
             continue
         if model.idle_limit is not None and not model.leases:
@@ -74,13 +79,15 @@ def next_deadline(state: Residency, now: float) -> float | None:
 def _settle(draft: Draft) -> None:
     _refuse_overdue(draft)
     retire(draft)
+    leave_unpinned(draft)
+    draft.forget_unwanted()
+    bring_back(draft)
     # a model that is pinned stays after all, and may make another impossible, for which others drain
     _take_drains_back(draft)
     _refuse_impossible(draft)
     _open_ready(draft)
     _finish_drains(draft)
     _expire_idle(draft)
-    draft.forget_unwanted()
     _serve_queue(draft)
     # a load that starts needs no more room, and an idle model that drains is gone at once
     _open_ready(draft)
@@ -166,7 +173,7 @@ def _refuse_impossible(draft: Draft) -> None:
             continue
         for waiter in draft.take_waiters_for(model.name):
             draft.refuse(waiter, never_fits(draft, waiter, model))
-        draft.move(model.name, Move.FORGET)
+        draft.move(model.name, Move.FORGET, revives=False)
 
 
 def _cancel_unwanted(draft: Draft, loading: list[Resident]) -> None:
@@ -196,8 +203,9 @@ def _wait_for_others(draft: Draft, queue: list[Waiter]) -> bool:
 
 
 def _start_load(draft: Draft, waiter: Waiter) -> None:
+    forgive(draft, waiter.model)
     model = draft.model(waiter.model)
-    inputs = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state, draft.now).free}
+    inputs: dict[str, object] = {"needed_bytes": model.need, "free_bytes": Ledger.of(draft.state, draft.now).free}
     generation = draft.next_generation(waiter.key)
     draft.move(
         model.name,
@@ -208,8 +216,13 @@ def _start_load(draft: Draft, waiter: Waiter) -> None:
         into=use_up(draft, model.need),
         leases=0,
         load_started=draft.now,
+        revives=False,
     )
-    draft.decide("load", model.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
+    if (deaths := restarted(model)) is None:
+        draft.decide("load", model.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
+    else:
+        inputs |= told(deaths)
+        draft.decide("restart", model.name, waiter.purpose, for_request=waiter.request_id, inputs=inputs)
     draft.emit(ev.StartLoad(model.name, generation))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mlxd.registry import events as ev
+from mlxd.registry.crashes import died_loading, engine_died, reason_of, restarted
+from mlxd.registry.deaths import CRASHED
 from mlxd.registry.draft import Draft
 from mlxd.registry.errors import (
     Failure,
@@ -17,7 +19,7 @@ from mlxd.registry.errors import (
     ResidencyQueueFull,
     ShuttingDown,
 )
-from mlxd.registry.exits import cancel_load, drain, never_fits, unload
+from mlxd.registry.exits import cancel_load, drain, never_fits, refuse_in_trouble, unload
 from mlxd.registry.forecast import Forecast
 from mlxd.registry.ledger import Ledger, charge
 from mlxd.registry.pace import averaged
@@ -45,7 +47,7 @@ def react(draft: Draft, event: ev.Event) -> None:  # noqa: C901, PLR0912 - one b
         case ev.UnloadDone():
             _unload_done(draft, event)
         case ev.EngineDied():
-            _engine_died(draft, event)
+            engine_died(draft, event)
         case ev.UnloadWanted():
             _unload_wanted(draft, event)
         case ev.CancelLoadWanted(name):
@@ -149,12 +151,17 @@ def _load_broke(draft: Draft, event: ev.LoadBroke) -> None:
         _leave_memory(draft, model, model.admitted, clean=event.clean)
         draft.queue_again(event.model)
         return
+    draft.put(died_loading(draft, model, event) if event.reason == CRASHED else _failed_again(draft, model, event))
+    draft.move(event.model, Move.LOAD_FAILED)
+    _leave_memory(draft, model, model.admitted, clean=event.clean)
+    deaths = restarted(draft.model(event.model))
+    refuse_in_trouble(draft, event.model, event.reason if deaths is None else reason_of(deaths))
+
+
+def _failed_again(draft: Draft, model: Resident, event: ev.LoadBroke) -> Resident:
     attempts = model.trouble.attempts if model.trouble else 0
     trouble = Trouble(event.reason, event.message, attempts + 1, draft.now + draft.backoff(attempts))
-    draft.move(event.model, Move.LOAD_FAILED, trouble=trouble)
-    _leave_memory(draft, model, model.admitted, clean=event.clean)
-    draft.decide("refuse", event.model, event.reason, inputs={"message": event.message, "attempts": attempts + 1})
-    draft.refuse_all(event.model, draft.load_failed(draft.model(event.model)))
+    return replace(model, trouble=trouble)
 
 
 def _cancel_load(draft: Draft, name: str) -> None:
@@ -172,8 +179,8 @@ def _unload_done(draft: Draft, event: ev.UnloadDone) -> None:
     model = draft.current(event.model, event.generation, State.UNLOADING)
     if model is None:
         return
-    trouble = model.trouble
-    if not event.clean:
+    trouble = model.trouble  # of an engine that died
+    if trouble is None and not event.clean:
         trouble = Trouble("stalled", "its engine did not close in time and was abandoned", 1, draft.now)
     left = Move.UNLOADED if trouble is None else Move.LOST
     draft.move(event.model, left, leases=0, trouble=trouble, outdated=False, cancelling=False)
@@ -189,20 +196,12 @@ def _leave_memory(draft: Draft, model: Resident, had: int, *, clean: bool) -> No
         lose(draft, had)
 
 
-def _engine_died(draft: Draft, event: ev.EngineDied) -> None:
-    model = draft.current(event.model, event.generation, State.READY, State.DRAINING)
-    if model is None:
-        return
-    trouble = Trouble("crashed", event.message, 1, draft.now + draft.backoff(0))
-    draft.put(replace(model, trouble=trouble))
-    unload(draft, event.model, "abort", "engine_crashed")
-    draft.refuse_all(event.model, draft.load_failed(draft.model(event.model)))
-
-
 def _unload_wanted(draft: Draft, event: ev.UnloadWanted) -> None:
     model = draft.find(event.model)
     if model is None:
         return
+    model = replace(model, revives=False)
+    draft.put(model)
     if model.state is State.QUEUED:
         draft.refuse_all(event.model, ModelUnloaded(event.model))
     if model.state is State.LOADING:
@@ -222,7 +221,7 @@ def _policy_changed(draft: Draft, event: ev.PolicyChanged) -> None:
     pinned = model.pinned if event.pinned is None else event.pinned
     if event.change_ttl:
         model = replace(model, ttl=event.ttl, keep_alive=None)
-    draft.put(replace(model, pinned=pinned))
+    draft.put(replace(model, pinned=pinned, revives=model.revives and pinned))
 
 
 def _kept_alive(draft: Draft, event: ev.KeptAlive) -> None:

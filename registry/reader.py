@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from mlxd.engines.engine import Engine
@@ -13,7 +13,7 @@ from mlxd.registry.entry import Entry
 from mlxd.registry.errors import ModelRemoved
 from mlxd.registry.explain import Plan, explain
 from mlxd.registry.queue import in_order
-from mlxd.registry.residency import MemoryReading, Residency, Waiter
+from mlxd.registry.residency import MemoryReading, Purpose, Residency, Waiter
 from mlxd.registry.snapshot import Decision, ModelSnapshot
 from mlxd.registry.states import State
 from mlxd.registry.views import snapshot
@@ -40,13 +40,13 @@ class RegistryReader(ABC):
 
     def models(self) -> list[ModelSnapshot]:
         """All known models, by name."""
-        queued = Counter(waiter.model for waiter in self._state.waiters)
+        queued = Counter(waiter.model for waiter in self._waiting())
         return [self._snapshot(self._entries[name], queued[name]) for name in sorted(self._entries)]
 
     def model(self, name: str) -> ModelSnapshot:
         """One model now."""
         entry = self._entry(name)
-        return self._snapshot(entry, sum(1 for waiter in self._state.waiters if waiter.model == name))
+        return self._snapshot(entry, sum(1 for waiter in self._waiting() if waiter.model == name))
 
     def explain(self, name: str, *, operator: bool = False) -> Plan:
         """What would happen if a request, or an operator, asked for this model now."""
@@ -56,6 +56,11 @@ class RegistryReader(ABC):
     def waiting(self) -> tuple[Waiter, ...]:
         """Who waits for a model, the next one first."""
         return in_order(self._state)
+
+    def names(self, *states: State) -> tuple[str, ...]:
+        """The models that are in one of these states, the last used first."""
+        models = [model for model in self._state.models.values() if model.state in states]
+        return tuple(model.name for model in sorted(models, key=lambda model: model.last_used, reverse=True))
 
     def engines(self) -> dict[str, Engine]:
         """The engines of models that are loaded."""
@@ -88,6 +93,10 @@ class RegistryReader(ABC):
     def last_decisions(self, limit: int) -> list[Decision]:
         """The newest decisions, oldest first."""
         return self.decisions.last(limit)
+
+    def _waiting(self) -> Iterator[Waiter]:
+        """Who waits beside the planner itself, in order of arrival."""
+        return (waiter for waiter in self._state.waiters if waiter.purpose is not Purpose.PINNED)
 
     def _snapshot(self, entry: Entry, queued: int) -> ModelSnapshot:
         model = self._state.models[entry.spec.name]

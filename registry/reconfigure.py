@@ -16,8 +16,8 @@ def reconfigure(draft: Draft, policy: Policy, models: Sequence[Resident]) -> Non
     """Take over a policy and the full list of models.
 
     A model that is missing takes no more requests and leaves memory, then the books. One whose `load_key` changed is
-    tried again if it had failed, and loads anew after what runs has finished; a change that is taken back in time is
-    none. Of the others, what was measured stays.
+    tried again if it had failed, however often its engine had died, and loads anew after what runs has finished; a
+    change that is taken back in time is none. Of the others, what was measured stays.
     """
     draft.state = replace(draft.state, policy=policy)
     listed = {model.name for model in models}
@@ -48,7 +48,7 @@ def _remove(draft: Draft, model: Resident) -> None:
     draft.refuse_all(model.name, ModelRemoved(model.name))
     if model.state is State.QUEUED:
         draft.move(model.name, Move.FORGET)
-    draft.put(replace(draft.model(model.name), removed=True))
+    draft.put(replace(draft.model(model.name), removed=True, revives=False))
 
 
 def _updated(known: Resident, configured: Resident) -> Resident:
@@ -68,6 +68,8 @@ def _updated(known: Resident, configured: Resident) -> Resident:
         removed=False,
         outdated=resident and (known.cancelling or configured.load_key != known.loaded_key),
         trouble=None if changed else known.trouble,
+        deaths=None if changed else known.deaths,
+        revives=known.revives and configured.pinned,
         load_seconds=None if changed else known.load_seconds,
     )
     return model.moved(Move.FORGET) if changed and known.state is State.FAILED else model

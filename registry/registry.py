@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -34,6 +34,10 @@ log = structlog.stdlib.get_logger(__name__)
 
 # Seconds beyond the unload timeout in which a closed engine reports back.
 JOIN_SLACK = 1.0
+
+
+async def _nothing_first(_: str) -> None:
+    """Nobody has to know of a load before it begins."""
 
 
 class Unset:
@@ -70,6 +74,7 @@ class ModelRegistry(RegistryReader):
         self._entries = {spec.name: Entry(spec) for spec in specs}
         residents = {name: resident_of(entry.spec, load_need) for name, entry in self._entries.items()}
         self.on_models: Callable[[Collection[str]], None] = lambda _: None
+        self.before_load: Callable[[str], Awaitable[None]] = _nothing_first
         self._driver = Driver(
             Residency(policy, memory(fresh=True), residents), self._read_memory, self._act, clock, self._models_changed
         )
@@ -82,13 +87,18 @@ class ModelRegistry(RegistryReader):
             clock,
             stall_timeout=stall_timeout,
             unload_timeout=policy.unload_timeout,
-            before_load=self._free_prefixes,
+            before_load=self._prepare_load,
             on_progress=lambda name: self._models_changed((name,)),
         )
 
     @property
     def _state(self) -> Residency:
         return self._driver.state
+
+    @property
+    def overdue(self) -> float:
+        """Seconds since which the planner should have planned again; more than a moment says that it is stuck."""
+        return self._driver.overdue
 
     # -- requests ------------------------------------------------------------------------------------------
 
@@ -230,7 +240,8 @@ class ModelRegistry(RegistryReader):
     # -- the end -------------------------------------------------------------------------------------------
 
     async def close(self, drain_timeout: float) -> bool:
-        """Refuse waiters, drain leases up to `drain_timeout` seconds, cut the rest off and free every engine.
+        """Refuse waiters, drain leases up to `drain_timeout` seconds, cut the rest off and free every engine, for which
+        there is the unload timeout.
 
         False when an engine did not close in time.
         """
@@ -241,8 +252,10 @@ class ModelRegistry(RegistryReader):
         except TimeoutError:
             leases = sum(model.leases for model in self._state.models.values())
             log.warning("registry.drain_timeout", leases=leases, timeout_s=drain_timeout)
+        # closing an engine and stopping a load are both bounded by it
+        until = self._clock() + self._state.policy.unload_timeout + JOIN_SLACK
         # twice: a load that was too far along to cancel is ready only after the first round
-        joined = await self._cut_off() and await self._cut_off()
+        joined = await self._cut_off(until) and await self._cut_off(until)
         self._driver.stop()
         return joined and self._loads.abandoned == 0
 
@@ -255,8 +268,11 @@ class ModelRegistry(RegistryReader):
         known = {name: holding for name, holding in held.items() if holding is not None}
         return replace(self._memory(fresh=fresh), held=known)
 
-    async def _free_prefixes(self, name: str) -> None:
-        """A model is about to load: the planner counted on what is kept of prompts."""
+    async def _prepare_load(self, name: str) -> None:
+        """A model is about to load. Whoever else has to know may be set at any time, and must not raise; then kept
+        prompt prefixes go, on which the planner counted.
+        """
+        await self.before_load(name)
         model = self._state.models[name]
         short = model.need - model.into - self._memory(fresh=True).unused
         if short > 0:
@@ -266,11 +282,10 @@ class ModelRegistry(RegistryReader):
         models = self._state.models
         return sorted(self.engines().items(), key=lambda item: models[item[0]].last_used)
 
-    async def _cut_off(self) -> bool:
+    async def _cut_off(self, until: float) -> bool:
         for name in self._entries:
             self._driver.post(ev.UnloadWanted(name, force=True))
-        # closing an engine and stopping a load are both bounded by it
-        return await self._loads.join(self._state.policy.unload_timeout + JOIN_SLACK)
+        return await self._loads.join(until - self._clock())
 
     async def _load(self, undo: ev.PolicyChanged) -> None:
         try:

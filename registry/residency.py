@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from mlxd.registry.deaths import Deaths
 from mlxd.registry.states import Move, State, move
 
 
@@ -38,6 +39,8 @@ class Resident:
     `drain_for` is the model that a drain makes room for. `cancelling` is set once a load was asked to stop, `outdated`
     while a model in memory is not the one that is configured now, `removed` when it leaves the books with its memory;
     `retiring` while it drains for one of these two. `loaded_key` is the `load_key` of what is in memory.
+    `deaths` are those of its engines in a row; `revives` says that it is pinned, died in memory, and is to be loaded
+    again by itself once its back-off is over.
     """
 
     name: str
@@ -65,6 +68,8 @@ class Resident:
     retiring: bool = False
     loaded_key: str = ""
     trouble: Trouble | None = None
+    deaths: Deaths | None = None
+    revives: bool = False
 
     def moved(self, what: Move, **changes: object) -> Resident:
         """This model after a move. Raises IllegalMove."""
@@ -82,10 +87,14 @@ class Resident:
 
 
 class Purpose(enum.StrEnum):
-    """What a waiter wants: the right to use a model, or only that it is loaded."""
+    """What a waiter wants: the right to use a model, only that it is loaded, or that a pinned model is there again.
+
+    For the last nobody waits but the planner itself, and nobody is told how it ends.
+    """
 
     LEASE = "lease"
     LOAD = "load"
+    PINNED = "pinned"
 
 
 @dataclass(frozen=True, slots=True)

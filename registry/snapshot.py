@@ -38,6 +38,7 @@ class ModelSnapshot:
     load: LoadStatus | None = None
     failure: Failure | None = None
     engine: EngineStats | None = None
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

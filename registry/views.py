@@ -39,6 +39,7 @@ def snapshot(entry: Entry, model: Resident, queued: int, now: float, wall_now: f
         load=entry.load_status(now),
         failure=failure_of(model, now, wall_now),
         engine=stats,
+        pid=None if entry.engine is None else entry.engine.pid,
     )
 
 

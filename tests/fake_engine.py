@@ -40,6 +40,7 @@ class FakeEngine:
     trims_held: asyncio.Event | None = None
     loaded: bool = False
     retuned: list[EngineLimits] = field(default_factory=list)
+    pid: int | None = None
 
     @property
     def config(self) -> EngineConfig:

@@ -28,6 +28,7 @@ def check_ending(world: Outside) -> None:
         raise AssertionError("it goes on for ever")
     states = {name: model.state for name, model in world.state.models.items()}
     assert not world.waiting, f"somebody waits for ever: {states}"
+    world.mortality.check_ending(world.state)
     assert not world.rooms, f"somebody waits for room for ever: {states}"
     assert set(states.values()) <= AT_REST, f"it is stuck: {states}"
     for name, generation in world.unwanted.items():
@@ -110,6 +111,6 @@ def check_fairness(world: Outside) -> None:
     bound = swap + len(keys) * (policy.max_wait + policy.min_residency + swap)
     until = world.now + bound
     traffic = TrafficElsewhere(world, oldest.model)
-    while oldest.id in world.waiting:
+    while any(waiter.id == oldest.id for waiter in world.state.waiters):
         traffic.step()
         assert world.now <= until, f"{oldest.model} starves: {bound} s and more"

@@ -133,7 +133,7 @@ class Traffic(RuleBasedStateMachine):
         self.world.break_load(pick(stopping, number), "cancelled", stays, cancelled=True)
 
     @precondition(lambda self: self.world.loads or self.world.engines or self.world.unloads)
-    @rule(number=picks, reason=st.sampled_from(["bad_files", "out_of_memory", "stalled"]), stays=shares)
+    @rule(number=picks, reason=st.sampled_from(["bad_files", "crashed", "out_of_memory", "stalled"]), stays=shares)
     def engine_breaks(self, number: int, reason: str, stays: float) -> None:
         """While it loads, at work, or while it closes."""
         world = self.world
@@ -141,7 +141,28 @@ class Traffic(RuleBasedStateMachine):
         if name in world.loads:
             world.break_load(name, reason, stays)
         else:
-            world.kill(name)
+            world.kill(name, f"r{number}", "poison")
+
+    @precondition(lambda self: self.world.engines)
+    @rule(number=picks, times=st.integers(2, 6), drains=st.booleans())
+    def engine_dies_again_and_again(self, number: int, times: int, drains: bool) -> None:
+        """A request that kills its engine is sent once more whenever it may be, perhaps while others wait for the next
+        load.
+        """
+        world, name = self.world, pick(list(self.world.engines), number)
+        for _ in range(times):
+            if name in world.engines and drains:
+                world.unload(name, force=False, until=None)
+                world.want(name)
+            if name in world.engines:
+                world.kill(name, "poison")
+                world.finish_unload(name, world.memory.stays)
+            trouble = world.state.models[name].trouble if name in world.state.models else None
+            if trouble is not None and trouble.retry_at > world.now:
+                world.tick(trouble.retry_at)
+            world.want(name, bound=30.0)
+            if name in world.loads:
+                world.end_load(name)
 
     @precondition(lambda self: self.world.unloads)
     @rule(number=picks, clean=st.sampled_from([True, True, False]), stays=shares)
@@ -219,7 +240,7 @@ class Traffic(RuleBasedStateMachine):
             (loading, ev.LoadBroke(model.name, generation, "bad_files", "x")),
             (unloading, ev.UnloadDone(model.name, generation, clean=False)),
             (alive, ev.EngineDied(model.name, generation, "x")),
-            (False, ev.Left(-1)),
+            (False, ev.Left(0)),
         ]
         is_news, event = events[kind]
         if not is_news:
@@ -248,6 +269,16 @@ class Operators(Traffic):
     @rule(number=picks, force=st.booleans(), until=st.sampled_from([0.0, 2.0, 30.0]))
     def operator_unload(self, number: int, force: bool, until: float) -> None:
         self.world.unload(self.name(number), force=force, until=self.world.now + until)
+
+    @precondition(lambda self: self.world.coming_back())
+    @rule(number=picks, unpins=st.booleans())
+    def operator_gives_up(self, number: int, unpins: bool) -> None:
+        """A model that comes back by itself is not to."""
+        name = pick(self.world.coming_back(), number)
+        if unpins:
+            self.world.send(ev.PolicyChanged(name, pinned=False))
+        else:
+            self.world.unload(name, force=False, until=None)
 
     @rule(number=picks)
     def operator_cancels(self, number: int) -> None:

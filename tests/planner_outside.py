@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from planner_deaths import Mortality
 from planner_memory import Memory
 from planner_promises import check_effects, check_now, check_state, check_time
 
@@ -49,6 +50,7 @@ class Outside:
     generations: dict[str, int] = field(default_factory=dict)
     granted: set[int] = field(default_factory=set)
     refused: dict[int, Exception] = field(default_factory=dict)
+    mortality: Mortality = field(default_factory=Mortality)
     heeds: bool = True
     broken: bool = False
     ids: int = 0
@@ -76,6 +78,7 @@ class Outside:
             generations=dict(self.generations),
             granted=set(self.granted),
             refused=dict(self.refused),
+            mortality=self.mortality.copy(),
         )
 
     def reading(self) -> MemoryReading:
@@ -91,6 +94,7 @@ class Outside:
         assert before.models == kept, "a plan does not change what it was given"
         self.state = after
         check_effects(self, before, event, effects)
+        self.mortality.judge(self, before, event, effects)
         for effect in effects:
             self._do(effect)
         check_state(self)
@@ -99,6 +103,11 @@ class Outside:
         self.memory.seen(after)
         self.broken = False
         return effects
+
+    def coming_back(self) -> list[str]:
+        """Models that will be loaded, or are, and nobody asked for them."""
+        own = {waiter.model for waiter in self.state.waiters if waiter.purpose is Purpose.PINNED}
+        return sorted(own | self.mortality.back)
 
     # -- what may happen -----------------------------------------------------------------------------------
 
@@ -153,9 +162,10 @@ class Outside:
             self.memory.whole[name, self.unloads[name]] = (self.now + SETTLE, held)
         self.send(ev.UnloadDone(name, self.unloads.pop(name), clean=clean, held=held))
 
-    def kill(self, name: str) -> None:
-        """An engine gives up, perhaps while it is closed."""
-        self.send(ev.EngineDied(name, self.state.models[name].generation, "three steps failed"))
+    def kill(self, name: str, *suspects: str) -> None:
+        """An engine dies at work on these requests, perhaps while it is closed."""
+        facts = {"signal": "SIGKILL"}
+        self.send(ev.EngineDied(name, self.state.models[name].generation, "it is gone", facts, suspects))
 
     def unload(self, name: str, *, force: bool, until: float | None) -> None:
         if name in self.loads or name in self.engines:

@@ -11,7 +11,7 @@ from planner_memory import charged, check_looks, check_memory, check_patience, f
 from mlxd.registry import events as ev
 from mlxd.registry.errors import ModelTooLarge
 from mlxd.registry.planner import next_deadline, plan
-from mlxd.registry.residency import Residency, Resident
+from mlxd.registry.residency import Purpose, Residency, Resident, Waiter
 from mlxd.registry.states import RESIDENT, State
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def check_state(outside: Outside) -> None:
         assert model.leases == (held[model.name, model.generation] if in_use else 0), f"leases of {model.name}"
         assert model.state is not State.FAILED or model.trouble is not None
         assert model.drain_until is None or model.state is State.DRAINING
-    waiting = [waiter.id for waiter in state.waiters]
+        assert not model.revives or model.pinned, f"{model.name} is not pinned and comes back by itself"
+    waiting = [waiter.id for waiter in state.waiters if waiter.purpose is not Purpose.PINNED]
     assert sorted(waiting) == sorted(outside.waiting), "each waiter waits once, or was answered"
     assert sorted(room.id for room in state.rooms) == sorted(outside.rooms), "each room is answered once"
 
@@ -89,6 +90,8 @@ def check_now(outside: Outside) -> None:
     for model in state.models.values():
         assert model.state is not State.QUEUED or model.name in wanted, f"{model.name} is queued for nobody"
     for waiter in state.waiters:
+        own = waiter.purpose is Purpose.PINNED
+        assert not own or state.models[waiter.model].pinned, f"{waiter.model} comes back and is not pinned"
         assert waiter.deadline is None or waiter.deadline > outside.now, f"{waiter.id} waits past its deadline"
     assert not (state.closing and state.waiters), "nobody waits while the daemon stops"
     check_patience(outside.memory, state, outside.now)
@@ -169,18 +172,21 @@ def _check_request(before: Residency, after: Residency, event: ev.Wanted, effect
         assert waiter.id in granted, f"{waiter.model} is ready and {waiter.id} was not granted it"
     if waiter.id in {effect.waiter_id for effect in effects if isinstance(effect, ev.Refuse)}:
         alone, _ = plan(before, ev.Tick(), now)
-        waited = _after_a_moment_in_the_queue(alone, after, waiter.model)
+        waited = _after_a_moment_in_the_queue(alone, after, waiter, now)
         assert after in (alone, waited), "a request that is refused changes nothing else"
 
 
-def _after_a_moment_in_the_queue(state: Residency, after: Residency, name: str) -> Residency:
+def _after_a_moment_in_the_queue(state: Residency, after: Residency, waiter: Waiter, now: float) -> Residency:
     """The same when the one that was refused was in the queue until another load began: a model that had failed keeps
-    its trouble and not its state, a key that waited keeps its turn.
+    its trouble and not its state, nor its back-off if it was an operator; a key that waited keeps its turn.
     """
-    model = state.models.get(name)
+    model = state.models.get(waiter.model)
     models = dict(state.models)
     if model is not None and model.state is State.FAILED:
-        models[name] = replace(model, state=State.UNLOADED)
+        model = models[waiter.model] = replace(model, state=State.UNLOADED)
+    if model is not None and model.trouble is not None and waiter.purpose is Purpose.LOAD:
+        retry_at = min(model.trouble.retry_at, now)
+        models[waiter.model] = replace(model, trouble=replace(model.trouble, retry_at=retry_at))
     return replace(state, models=models, served=after.served)
 
 

@@ -68,10 +68,20 @@ class World:
     def unloaded(self, model: str, *, clean: bool = True, held: int = 0) -> list[ev.Effect]:
         return self.send(ev.UnloadDone(model, self.generation(model), clean=clean, held=held))
 
-    def broke(self, model: str, *, cancelled: bool = False, clean: bool = True) -> list[ev.Effect]:
+    def broke(
+        self, model: str, reason: str = "bad_files", *, cancelled: bool = False, clean: bool = True
+    ) -> list[ev.Effect]:
         """A load fails, or ends as it was asked to."""
-        reason = "cancelled" if cancelled else "bad_files"
+        reason = "cancelled" if cancelled else reason
         return self.send(ev.LoadBroke(model, self.generation(model), reason, "x", cancelled, clean))
+
+    def dies(self, model: str, *suspects: str, **facts: object) -> list[ev.Effect]:
+        """A loaded model's engine dies while it is at work on these requests."""
+        return self.send(ev.EngineDied(model, self.generation(model), "its process ended", facts, suspects))
+
+    def dies_and_goes(self, model: str, *suspects: str, **facts: object) -> list[ev.Effect]:
+        """The same, and what is left of it is closed."""
+        return self.dies(model, *suspects, **facts) + self.unloaded(model)
 
     def released(self, model: str) -> list[ev.Effect]:
         return self.send(ev.Released(model, self.generation(model)))
@@ -85,6 +95,13 @@ class World:
         assert self.model(model).state is State.READY
         if not leases:
             self.released(model)
+
+    def load_again(self, model: str, leases: int = 0) -> None:
+        """Load a model as requests would, as soon as it may be."""
+        trouble = self.model(model).trouble
+        if trouble is not None:
+            self.pass_time(max(0.0, trouble.retry_at - self.now))
+        self.make_ready(model, leases)
 
     def pass_time(self, seconds: float) -> list[ev.Effect]:
         self.now += seconds

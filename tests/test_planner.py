@@ -448,18 +448,6 @@ def test_unloading_a_queued_model_refuses_its_waiters():
     assert w.states()["c"] == "unloaded"
 
 
-def test_a_dead_engine_is_unloaded_and_its_model_fails_with_back_off():
-    w = world(A)
-    w.make_ready("a", leases=1)
-    w.send(ev.EngineDied("a", w.generation("a"), "three steps failed"))
-    assert w.states()["a"] == "unloading"
-    w.unloaded("a")
-    assert w.states()["a"] == "failed"
-    error = w.refused(w.want("a"))
-    assert isinstance(error, ModelLoadFailed)
-    assert error.failure.reason == "crashed"
-
-
 def test_an_engine_that_does_not_close_is_reported():
     w = world(A)
     w.make_ready("a")

@@ -275,14 +275,14 @@ def test_a_failure_wears_off():
 def test_a_crashed_engine_is_not_started_again_at_once_by_every_request():
     """Seen in llama-swap (read): crash, restart, crash, without end."""
     w = world(A, policy=Policy(retry_backoff=5.0))
-    w.make_ready("a")
-    w.send(ev.EngineDied("a", 1, "crashed"))
-    w.unloaded("a")
+    for _ in range(2):
+        w.make_ready("a")
+        w.dies_and_goes("a")
     assert isinstance(w.refused(w.want("a")), ModelLoadFailed)
-    assert len(w.of(ev.StartLoad)) == 1
+    assert len(w.of(ev.StartLoad)) == 2
     w.pass_time(5.0)
     w.want("a")
-    assert len(w.of(ev.StartLoad)) == 2
+    assert len(w.of(ev.StartLoad)) == 3
 
 
 def test_models_that_are_found_during_a_load_leave_it_alone():
