@@ -1,4 +1,4 @@
-"""Where the daemon listens: the TCP address, and a Unix socket beside it."""
+"""Where the daemon listens: the TCP address, and a Unix socket beside it; or where the service manager does already."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from mlxd.daemon.api.server import backlog, make_runner
 from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.inherited_sockets import NO_SOCKETS, InheritedSockets
 from mlxd.daemon.settings import ServerSettings
 
 
@@ -22,19 +23,29 @@ class AddressInUse(Exception):
 
 
 @asynccontextmanager
-async def listening(application: web.Application, server: ServerSettings, flush_timeout: float) -> AsyncIterator[str]:
+async def listening(
+    application: web.Application,
+    server: ServerSettings,
+    flush_timeout: float,
+    inherited: InheritedSockets = NO_SOCKETS,
+) -> AsyncIterator[str]:
     """Serve HTTP, giving the address; at the end handlers get `flush_timeout` seconds to write their last bytes.
 
-    Raises AddressInUse, ConfigError for a Unix socket that cannot be, and OSError for an address that cannot.
+    Sockets that are `inherited` are served instead of the configured one of their kind. Raises AddressInUse,
+    ConfigError for a Unix socket that cannot be, and OSError for an address that cannot.
     """
-    runner = make_runner(application, flush_timeout)
+    # aiohttp waits for handlers, cancels them, and waits as long once more
+    runner = make_runner(application, flush_timeout / 2)
     await runner.setup()
     async with AsyncExitStack() as held:
         held.push_async_callback(runner.cleanup)
-        with _tcp_trouble(server):
-            await web.TCPSite(runner, server.host, server.port, backlog=backlog()).start()
+        for each in (*inherited.tcp, *inherited.unix):
+            await web.SockSite(runner, each, backlog=backlog()).start()
+        if not inherited.tcp:
+            with _tcp_trouble(server):
+                await web.TCPSite(runner, server.host, server.port, backlog=backlog()).start()
         address = _address(runner, server.host)
-        if server.unix_socket is not None:
+        if server.unix_socket is not None and not inherited.unix:
             await held.enter_async_context(_unix_site(runner, server.unix_socket))
         yield address
 

@@ -12,7 +12,7 @@ from mlxd.daemon.cli.doctor_memory import Room
 from mlxd.daemon.config import located
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.engine_factory import load_need
-from mlxd.daemon.settings import LoadedConfig
+from mlxd.daemon.settings import LoadedConfig, Settings
 from mlxd.daemon.units import format_bytes
 from mlxd.memory.files import BadFile
 from mlxd.memory.limits import REMEDIES
@@ -32,7 +32,7 @@ def model_checks(loaded: LoadedConfig, survey: Survey, room: Room | None) -> lis
         checks += [config_problem(GROUP, "names", problem) for problem in problems]
     checks += _broken(catalog)
     if room is not None:
-        checks += _too_large(catalog, room)
+        checks += _too_large(loaded.settings, catalog, room)
         checks += _pinned(loaded, catalog, room)
     return [*checks, *_odd(catalog)]
 
@@ -71,10 +71,10 @@ def _model_type(folder: Path) -> object:
         return None
 
 
-def _too_large(catalog: Catalog, room: Room) -> Iterator[Check]:
+def _too_large(settings: Settings, catalog: Catalog, room: Room) -> Iterator[Check]:
     """Models that do not fit even alone."""
     for spec in catalog.specs:
-        need = load_need(spec)
+        need = load_need(spec, settings)
         if spec.problem is not None or need <= max(0, room.left):
             continue
         found = (
@@ -88,9 +88,9 @@ def _too_large(catalog: Catalog, room: Room) -> Iterator[Check]:
 
 def _pinned(loaded: LoadedConfig, catalog: Catalog, room: Room) -> Iterator[Check]:
     """Pinned models that do not fit together, once one of them is in memory."""
-    pinned = [spec for spec in catalog.specs if spec.pinned and _fits(spec, room)]
+    pinned = [spec for spec in catalog.specs if spec.pinned and _fits(loaded.settings, spec, room)]
     most = loaded.settings.residency.max_loaded
-    need = sum(map(load_need, pinned))
+    need = sum(load_need(spec, loaded.settings) for spec in pinned)
     details = {"needed_bytes": need, "limit_bytes": room.left, "models": [spec.name for spec in pinned]}
     names = ", ".join(spec.name for spec in pinned)
     if need > room.left:
@@ -101,8 +101,8 @@ def _pinned(loaded: LoadedConfig, catalog: Catalog, room: Room) -> Iterator[Chec
         yield GROUP.warning("pinned", found, "pin fewer of them, or raise residency.max_loaded", **details)
 
 
-def _fits(spec: ModelSpec, room: Room) -> bool:
-    return spec.problem is None and load_need(spec) <= room.left
+def _fits(settings: Settings, spec: ModelSpec, room: Room) -> bool:
+    return spec.problem is None and load_need(spec, settings) <= room.left
 
 
 def _odd(catalog: Catalog) -> Iterator[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -24,16 +25,22 @@ from mlxd.daemon.cli.doctor_mlx import GROUP as MLX
 from mlxd.daemon.cli.doctor_mlx import TRIAL_SECONDS, Trial, blas_plan, mlx_checks, trial_environ, try_libraries
 from mlxd.daemon.cli.doctor_models import GROUP as MODELS
 from mlxd.daemon.cli.doctor_models import model_checks
+from mlxd.daemon.cli.doctor_service import GROUP as SERVICE
+from mlxd.daemon.cli.doctor_service import service_checks
 from mlxd.daemon.cli.doctor_state import GROUP as STATE
 from mlxd.daemon.cli.doctor_state import state_checks
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.probe_choice import hf_cache_dir, make_probe
+from mlxd.daemon.service.choice import manager_of
+from mlxd.daemon.service.failures import ServiceFailed
+from mlxd.daemon.service.state import ServiceManager
+from mlxd.daemon.service.tools import run_tool
 from mlxd.daemon.settings import LoadedConfig, Settings
 
 GROUP_SECONDS = 30.0
 """What one step may take: beyond that, a disk or a network does not answer."""
 
-_ORDER = tuple(group.name for group in (MACHINE, MLX, MEMORY, CONFIG, ADDRESS, STATE, MODELS))
+_ORDER = tuple(group.name for group in (MACHINE, MLX, MEMORY, CONFIG, ADDRESS, STATE, SERVICE, MODELS))
 _NO_PLAN: BlasPlan | ConfigError = BlasPlan(None, False, "it was not looked for")
 
 _Found = TypeVar("_Found")
@@ -60,6 +67,7 @@ def examine(file: Path | None, environ: Mapping[str, str]) -> list[Check]:
     measured = measure(probe, trial.report, place.running)
     room = room_for_models(loaded, measured) if loaded is not None else None
     rounds.add(MEMORY, partial(memory_checks, loaded, measured, room, place.running))
+    rounds.add(SERVICE, lambda: service_checks(_manager(environ)))
     if loaded is not None:
         rounds.add(STATE, partial(state_checks, loaded.settings.server.state_dir, place.running))
         fitting = room if isinstance(room, Room) else None
@@ -98,6 +106,13 @@ def _address(rounds: Rounds, loaded: LoadedConfig) -> Place:
         return Place(None)
     rounds.add(ADDRESS, partial(address_checks, loaded, place))
     return place
+
+
+def _manager(environ: Mapping[str, str]) -> ServiceManager | None:
+    try:
+        return manager_of(sys.platform, environ, os.getuid(), run_tool)
+    except ServiceFailed:  # of another system; the daemon itself does not need one
+        return None
 
 
 def _models(loaded: LoadedConfig, hf_cache: Path | None, room: Room | None) -> list[Check]:

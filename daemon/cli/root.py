@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Entry] = {
     "status": Entry("status", "status", "Show the daemon's health on one page."),
     "reload": Entry("reload", "reload", "Apply a changed configuration to the running daemon."),
     "key": Entry("key", "key", "Make, list and remove API keys."),
+    "service": Entry("service", "service", "Run the daemon as a service of this user."),
     "doctor": Entry("doctor", "doctor", "Check machine, MLX, memory limits, configuration, address and models."),
     "config": Entry("configuration", "config", "Check or show the configuration."),
 }
@@ -83,6 +84,6 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Serve many MLX models behind one local address.
 
-    Commands other than serve, import, key, doctor and config talk to a running daemon: the one at --url, else at
-    $MLXD_URL, else where the configuration says. They send the key in $MLXD_API_KEY.
+    Commands other than serve, import, key, service, doctor and config talk to a running daemon: the one at --url,
+    else at $MLXD_URL, else where the configuration says. They send the key in $MLXD_API_KEY.
     """

@@ -14,13 +14,15 @@ from mlxd.daemon.blas import BlasPlan, SystemBlas, plan_blas, reexec
 from mlxd.daemon.cli.failures import BadConfig
 from mlxd.daemon.config import ConfigError
 from mlxd.daemon.config_source import ConfigSource
+from mlxd.daemon.inherited_sockets import inherited_sockets
 from mlxd.daemon.settings import LoadedConfig
 
 
 def start(flags: Mapping[str, object], config: Path | None) -> int:
     """Serve until a signal ends it; the exit code. `config` is the file that `--config` names. Raises BadConfig."""
     try:
-        source = ConfigSource(flags, dict(os.environ), config)
+        inherited = inherited_sockets(os.environ, os.getpid())
+        source = ConfigSource({**flags, **inherited.flags()}, dict(os.environ), config)
         loaded = source.load()
         blas = _preload_blas(loaded)
     except ConfigError as error:
@@ -28,7 +30,8 @@ def start(flags: Mapping[str, object], config: Path | None) -> int:
 
     from mlxd.daemon.serve import run
 
-    return run(source, loaded, blas)
+    inherited.keep()
+    return run(source, loaded, blas, inherited)
 
 
 def _preload_blas(loaded: LoadedConfig) -> BlasPlan:

@@ -1,0 +1,1 @@
+"""mlxd as a service of the operating system: the files that describe it, and the tools that run it."""
