@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,14 @@ from mlxd.daemon.api.feed_source import FeedSource
 from mlxd.daemon.api.image_room import ImageRoom
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.services import Services
+from mlxd.daemon.breadcrumbs import Breadcrumbs
+from mlxd.daemon.breadcrumbs_boot import boot_id
+from mlxd.daemon.breadcrumbs_work import AnyRequest
 from mlxd.daemon.catalog import build_catalog
 from mlxd.daemon.config import check_bind
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.engine_factory import EngineMaker, load_need
+from mlxd.daemon.engine_hosts import make_hosts, needs_mlx_here
 from mlxd.daemon.engine_memory import LoadReserve, MostForPrompts, memory_share
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
@@ -31,10 +35,15 @@ from mlxd.daemon.memory_books import MemoryBooks, limits_for
 from mlxd.daemon.memory_relief import MemoryRelief
 from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.model_watch import ModelWatch
+from mlxd.daemon.probe_choice import count_workers
 from mlxd.daemon.reload import Reloader, Sources
+from mlxd.daemon.restore import FirstLoads
 from mlxd.daemon.settings import LoadedConfig, Settings
+from mlxd.daemon.sleep import SleepWatch, SystemPower
 from mlxd.daemon.switch import Switch, policy_of, prefix_disk_bound
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
+from mlxd.daemon.watchdog import EngineWatchdog
+from mlxd.daemon.watchdog_dumps import HangDumps
 from mlxd.engines.backend import Backend, mlx_backend
 from mlxd.engines.errors import MemoryRefusal
 from mlxd.engines.lanes import LanePool
@@ -45,12 +54,18 @@ from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.probe import MemoryProbe
 from mlxd.registry.errors import ModelRemoved, RegistryError
 from mlxd.registry.registry import ModelRegistry
+from mlxd.registry.snapshot import Decision
+from mlxd.registry.spec import ModelSpec
 from mlxd.registry.states import RESIDENT
 
 log = structlog.stdlib.get_logger(__name__)
 
 # Seconds that an engine's rows may stand still for others to make room: an unload without anything to write takes less.
 GROWTH_PATIENCE = 1.0
+# Seconds that the daemon's own tasks get to end, and a blocking call beyond those that it was given.
+TASKS_PATIENCE = 2.0
+# Seconds within which the system ends a killed process.
+KILL_PATIENCE = 5.0
 # The part of the soft limit that images of requests may take before they are encoded.
 IMAGES_PART = 8
 
@@ -67,19 +82,28 @@ class Daemon:
         backend: Callable[..., Backend] = mlx_backend,
         read: Callable[[], LoadedConfig] | None = None,
         on_imported: Callable[[], None] = lambda: None,
+        on_hung: Callable[[str], None] = lambda _: None,
+        loop_lag: Callable[[], float] = lambda: 0.0,
+        boot: Callable[[], str | None] = boot_id,
+        power: SystemPower | None = None,
     ) -> None:
         """Build all parts; `read` reads the configuration again for a reload, by default only the folders are.
 
-        `on_imported` is called once MLX is imported, unless a model is loaded or on its way by then. Raises ConfigError
-        for settings that this machine or its disk cannot follow.
+        `on_imported` is called once MLX is imported, unless a model is loaded or on its way by then, `on_hung` as
+        EngineWatchdog says. `loop_lag` gives the seconds by which the event loop is late, `boot` what tells one start
+        of the machine from the next; `power` tells of its sleep. Raises ConfigError for settings that this machine or
+        its disk cannot follow.
         """
         limits = partial(limits_for, probe=probe, idle_bytes=probe.sample().bytes)
         self._probe = probe
         self._on_imported = on_imported
+        self._loop_lag = loop_lag
         self.guard = MemoryGuard(probe, limits(settings.memory))
         self._prefix_folder = PrefixFolder(settings.server.state_dir / "prefixes", prefix_disk_bound(settings), backend)
         self._lanes = LanePool(partial(backend, self._prefix_folder, lambda: self.guard.limits.ceiling_bytes))
-        self._books = MemoryBooks(self.guard)
+        self._hosts = make_hosts(settings, self._lanes, lambda: self.guard, lambda: self.live)
+        count_workers(probe, lambda: self._hosts.workers.counters)
+        self._books = MemoryBooks(self.guard, workers_base=lambda: self._hosts.workers.base_bytes)
         self._share = memory_share(self.guard)
         self._metrics = Metrics()
         self._keys = KeyRing.read(settings.auth.keys_file)
@@ -90,7 +114,16 @@ class Daemon:
         sources = Sources(read or (lambda: LoadedConfig(settings, None, {})), limits, hf_cache)
         self.reloader = Reloader(sources, self.live, self.registry, self._switch(maker))
         self.watch = ModelWatch(self.live, hf_cache, self.reloader.refresh, self._is_in_memory)
-        self._relief = MemoryRelief(self.guard, self.registry, self._lanes, self._share, self._metrics.rung)
+        self.dumps = HangDumps(settings.server.state_dir)
+        self._watchdog = EngineWatchdog(
+            self.registry.engines, lambda: self.live.settings.supervision, self.dumps, on_hung
+        )
+        self._crumbs = Breadcrumbs.read(settings.server.state_dir, boot())
+        self._sleep = SleepWatch(power, self._lanes.crowd, partial(self.guard.reading, 0.0))
+        self._first_loads = FirstLoads(
+            self.live, self.registry, self._crumbs, self._preload, partial(self.guard.reading, 0.0)
+        )
+        self._relief = MemoryRelief(self.guard, self.registry, self._hosts, self._share, self._metrics.rung)
         self.services = self._services()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,7 +133,7 @@ class Daemon:
         most = MostForPrompts(self.guard, lambda: self._books.base, lambda: self.registry)
         return EngineMaker(
             self.live,
-            self._lanes,
+            self._hosts,
             self.guard,
             self._share,
             most.of,
@@ -116,13 +149,16 @@ class Daemon:
             policy_of(settings),
             maker,
             self._books,
-            load_need=load_need,
+            load_need=self._load_need,
             stall_timeout=settings.residency.load_stall_timeout,
             queue_timeout=settings.residency.queue_timeout,
         )
         self._books.has_engines = lambda: registry.has_engines
         self._books.prefixes = self._prefix_bytes
         return registry
+
+    def _load_need(self, spec: ModelSpec) -> int:
+        return load_need(spec, self.live.settings)
 
     def _switch(self, maker: EngineMaker) -> Switch:
         return Switch(
@@ -141,11 +177,25 @@ class Daemon:
             keys=self._keys,
             image_room=ImageRoom(lambda: self.guard.limits.soft_bytes // IMAGES_PART),
             metrics=self._metrics,
+            loop_lag=self._loop_lag,
+            at_work=self._at_work,
         )
         self._metrics.observe(self.registry.models, self.guard, self._books)
         FeedSource(services).connect()
+        self._connect_metrics()
         self._connect_share()
+        self._connect_crumbs()
         return services
+
+    def _connect_metrics(self) -> None:
+        """What the feed is told of decisions, the metrics are told too."""
+        told = self.registry.decisions.on_decision
+
+        def on_decision(decision: Decision) -> None:
+            self._metrics.decided(decision)
+            told(decision)
+
+        self.registry.decisions.on_decision = on_decision
 
     def _connect_share(self) -> None:
         """What the feed is told, the engines' share of memory is told too."""
@@ -163,6 +213,28 @@ class Daemon:
 
         self.registry.on_models, self.guard.on_reading = on_models, on_reading
 
+    def _connect_crumbs(self) -> None:
+        """What is on the disk follows the registry, and what is dangerous waits for it."""
+        told = self.registry.on_models
+
+        def on_models(names: Collection[str]) -> None:
+            self._crumbs.on_models(names)
+            self._first_loads.on_models(names)
+            told(names)
+
+        async def before_load(name: str) -> None:
+            await self._sleep.awake()
+            await self._crumbs.before_load(name)
+
+        self._crumbs.follow(self.registry)
+        self.registry.on_models, self.registry.before_load = on_models, before_load
+
+    @contextlib.asynccontextmanager
+    async def _at_work(self, model: str, requests: Sequence[AnyRequest]) -> AsyncIterator[None]:
+        await self._sleep.awake()
+        async with self._crumbs.at_work(model, requests):
+            yield
+
     def application(self) -> web.Application:
         """The HTTP application over this daemon's services."""
         return make_application(self.services)
@@ -179,18 +251,36 @@ class Daemon:
         self._own(self.reloader.serve_requests(), "reload")
         self._own(self._keys.run(), "keys.watch")
         self._own(self.watch.run(), "models.watch")
+        self._own(self._watchdog.run(), "watchdog")
+        self._own(self._crumbs.run(), "breadcrumbs")
+        self._own(self._sleep.run(), "sleep")
 
     async def close(self) -> bool:
-        """Refuse, drain, abort, free, in this order. False when something had to be abandoned."""
-        clean = await self.registry.close(self.live.settings.server.drain_timeout)
+        """Refuse, drain, abort, free, in this order. False when something had to be abandoned.
+
+        It takes the drain timeout, the unload timeout and a few seconds at most.
+        """
+        drain, unload = self.live.settings.server.drain_timeout, self.live.settings.residency.unload_timeout
+        until = time.monotonic() + drain + unload
+        self._crumbs.closing()
+        clean = await self.registry.close(drain)
         self._stop.set()
+        ended = [await self._end_tasks(), await self._hosts.workers.close(KILL_PATIENCE)]
+        for part in (self._lanes, self._prefix_folder):
+            patience = min(unload, max(0.0, until - time.monotonic())) if clean else 0.0
+            ended.append(await _closed_within(patience, part.close))
+        in_order = clean and all(ended)
+        if in_order:
+            await self._crumbs.end()
+        return in_order
+
+    async def _end_tasks(self) -> bool:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        patience = self.live.settings.residency.unload_timeout if clean else 0.0
-        ended = await asyncio.to_thread(self._lanes.close, patience)
-        ended = await asyncio.to_thread(self._prefix_folder.close, patience) and ended
-        return clean and ended
+        if not self._tasks:
+            return True
+        _, left = await asyncio.wait(self._tasks, timeout=TASKS_PATIENCE)
+        return not left
 
     def _own(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         """Run a task that `close` ends."""
@@ -200,21 +290,26 @@ class Daemon:
 
     async def _warm_up(self) -> None:
         """Import what the first load needs, so that it neither pays for it nor holds the event loop."""
+        if needs_mlx_here(self.live.settings) and not await self._import_mlx():
+            return
+        self._books.reopen_base()
+        self._books(fresh=True)
+        self._limit_again()
+        await self._first_loads.run()
+
+    async def _import_mlx(self) -> bool:
         started = time.monotonic()
         try:
             await self._lanes.warm_up()
         # Importing runs other people's code: it may lack a library, or refuse the limits of this process.
         except Exception as error:  # noqa: BLE001
             log.error("mlx.import_failed", error=repr(error))
-            return
+            return False
         adopt_library_loggers()
         log.info("mlx.imported", seconds=round(time.monotonic() - started, 3))
         if not self.registry.has_engines:  # what a model leaves behind must stay collectable
             self._on_imported()
-        self._books.reopen_base()
-        self._books(fresh=True)
-        self._limit_again()
-        await self._preload(self.live.settings.models.preload)
+        return True
 
     def _limit_again(self) -> None:
         """MLX knows its device now, and the daemon is as large as it is without models."""
@@ -263,3 +358,12 @@ class Daemon:
                     await self.registry.make_room(model, request)
 
         return make_room
+
+
+async def _closed_within(seconds: float, close: Callable[[float], bool]) -> bool:
+    """Whether a blocking `close` ended in so many seconds; it is not waited for much longer, whatever it does."""
+    try:
+        async with asyncio.timeout(seconds + TASKS_PATIENCE):
+            return await asyncio.to_thread(close, seconds)
+    except TimeoutError:
+        return False

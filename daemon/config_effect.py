@@ -36,6 +36,7 @@ KEYS: Mapping[str, Applies] = {
     "models.default": Applies.NOW,
     "models.autoload": Applies.NOW,
     "models.preload": Applies.NOW,
+    "models.restore": Applies.NOW,
     "models.ttl": Applies.NOW,
     "models.watch_interval": Applies.NOW,
     "residency.max_loaded": Applies.NOW,
@@ -67,9 +68,14 @@ KEYS: Mapping[str, Applies] = {
     "images.max_bytes": Applies.NOW,
     "images.max_pixels": Applies.NOW,
     "images.remote_hosts": Applies.NOW,
+    "supervision.answer_timeout": Applies.NOW,
+    "supervision.hang_timeout": Applies.NOW,
+    "supervision.loop_timeout": Applies.NOW,
+    "supervision.exit_on_hang": Applies.NOW,
     "log.level": Applies.NOW,
     "log.format": Applies.RESTART,
     "log.file": Applies.RESTART,
+    "log.stderr": Applies.RESTART,
 }
 """Every key of a table, and those that only the engine table of a model has."""
 

@@ -74,6 +74,7 @@ SECTIONS: Mapping[str, Table] = {
             "default": text(name_complaint, optional=True),
             "autoload": boolean(),
             "preload": list_of(text(name_complaint)),
+            "restore": boolean(),
             "ttl": duration(never=True),
             "watch_interval": duration(_WATCH_TICK, never=True),
         },
@@ -122,12 +123,22 @@ SECTIONS: Mapping[str, Table] = {
             "remote_hosts": list_of(text(remote_host_complaint)),
         },
     ),
+    "supervision": Table(
+        settings.SupervisionSettings,
+        {
+            "answer_timeout": duration(1, never=True),
+            "hang_timeout": duration(1, never=True),
+            "loop_timeout": duration(1, never=True),
+            "exit_on_hang": boolean(),
+        },
+    ),
     "log": Table(
         settings.LogSettings,
         {
             "level": choice("debug", "info", "warning", "error"),
             "format": choice("auto", "console", "json"),
             "file": path(optional=True),
+            "stderr": boolean(),
         },
     ),
 }

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
+from mlxd.daemon.engine_hosts import WORKER_BASE, EngineHosts
 from mlxd.daemon.live import Live
-from mlxd.daemon.settings import EngineSettings
+from mlxd.daemon.settings import EngineSettings, Settings
 from mlxd.engines.core import EngineCore, PrefillEvictionCallback
 from mlxd.engines.embedding_engine import EmbeddingEngine
 from mlxd.engines.errors import EngineDead, MemoryRefusal
-from mlxd.engines.lanes import LanePool
 from mlxd.engines.memory_share import MemoryShare
 from mlxd.engines.types import EngineConfig, EngineLimits
 from mlxd.memory.estimates import kv_bytes
@@ -37,7 +37,7 @@ class EngineMaker:
     """
 
     live: Live
-    lanes: LanePool
+    hosts: EngineHosts
     guard: MemoryGuard
     share: MemoryShare
     most: Callable[[str], Callable[[], int | None]]
@@ -66,7 +66,7 @@ class EngineMaker:
                 draft_tokens=engine.draft_tokens,
                 vision=spec.takes_images,
             ).with_limits(self._limits(spec.name)),
-            self.lanes,
+            self.hosts.host(engine.isolation),
             memory=self.share.stake(spec.name, self.most(spec.name)),
             prefill_eviction_callback=self.make_room(spec.name),
             on_dead=on_dead,
@@ -112,6 +112,7 @@ def context_length(spec: ModelSpec, engine: EngineSettings) -> int:
     return min(lengths, default=DEFAULT_CONTEXT)
 
 
-def load_need(spec: ModelSpec) -> int:
-    """Bytes that a load must find free: the weights and a little cache to begin with."""
-    return spec.weight_bytes + kv_bytes(1, LOAD_KV_TOKENS, spec.kv_bytes_per_token)
+def load_need(spec: ModelSpec, settings: Settings) -> int:
+    """Bytes that a load must find free: the weights, a little cache to begin with, and a process of its own."""
+    process = WORKER_BASE if settings.engine_for(spec.name).isolation == "process" else 0
+    return spec.weight_bytes + kv_bytes(1, LOAD_KV_TOKENS, spec.kv_bytes_per_token) + process

@@ -8,7 +8,7 @@ import logging
 import logging.handlers
 import math
 import sys
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any, TextIO, TypeGuard
@@ -28,19 +28,26 @@ _CHATTY = ("aiohttp.access", "httpx", "httpcore", "urllib3", "filelock")
 _SELF_LOGGING = ("transformers", "huggingface_hub")
 
 
-def configure_logging(level: str, format: str, file: Path | None, stream: TextIO | None = None) -> None:  # noqa: A002 - the key's name
+def configure_logging(
+    level: str,
+    format: str,  # noqa: A002 - the key's name
+    file: Path | None,
+    stream: TextIO | None = None,
+    *,
+    only_file: bool = False,
+) -> None:
     """Send all logging to `stream` (standard error), as `format` says, and to a rotated JSON file if one is given.
 
-    "auto" is "console" on a terminal and "json" elsewhere. A second call replaces the first.
+    "auto" is "console" on a terminal and "json" elsewhere. With `only_file` nothing goes to `stream` if there is a
+    file. A second call replaces the first.
     Raises ConfigError for log.file if it cannot be written.
     """
     target = sys.stderr if stream is None else stream
     console = format == "console" or (format == "auto" and target.isatty())
-    handlers: list[logging.Handler] = [_StreamHandler(target)]
-    handlers[0].setFormatter(_console(target.isatty()) if console else _json())
-    if file is not None:
-        handlers.append(_file_handler(file))
-    _replace_handlers(handlers)
+    to_stream = _StreamHandler(target)
+    to_stream.setFormatter(_console(target.isatty()) if console else _json())
+    to_file = [] if file is None else [_file_handler(file)]
+    _replace_handlers(to_file if only_file and to_file else [to_stream, *to_file])
     logging.captureWarnings(True)
     adopt_library_loggers()
     structlog.configure(
@@ -75,7 +82,7 @@ def adopt_library_loggers() -> None:
         logger.propagate = True
 
 
-def _replace_handlers(handlers: list[logging.Handler]) -> None:
+def _replace_handlers(handlers: Sequence[logging.Handler]) -> None:
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if handler.name == _HANDLER]:
         root.removeHandler(old)

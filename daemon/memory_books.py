@@ -42,13 +42,16 @@ def resolved_limits(settings: MemorySettings, probe: MemoryProbe, idle_bytes: in
 
 @dataclass(slots=True)
 class MemoryBooks:
-    """What the planner is told. The base is what the process uses while no model is loaded, in bytes."""
+    """What the planner is told. The base is what the process uses while no model is loaded, in bytes, to which
+    `workers_base` adds what the processes of models use beside them.
+    """
 
     guard: MemoryGuard
     has_engines: Callable[[], bool] = lambda: False
     prefixes: Callable[[], int] = lambda: 0
     base: int = 0
     base_is_open: bool = True
+    workers_base: Callable[[], int] = lambda: 0
 
     def __call__(self, *, fresh: bool) -> MemoryReading:
         """The limit for models, the one that holds now, and what is in use; MLX's buffer cache and kept prompt prefixes
@@ -75,4 +78,4 @@ class MemoryBooks:
         loaded = [model for model in models if model.engine is not None]
         kv, prefixes = sum(model.kv_bytes for model in loaded), sum(model.prefix_cache_bytes for model in loaded)
         weights = sum(model.resident_bytes for model in loaded) - kv - prefixes
-        return parts(reading.footprint, self.base, weights, kv, prefixes)
+        return parts(reading.footprint, self.base + self.workers_base(), weights, kv, prefixes)

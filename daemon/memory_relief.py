@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
 from mlxd.engines.errors import FootprintExceeded
-from mlxd.engines.lanes import LanePool
 from mlxd.engines.memory_share import OFF, Brake, MemoryShare
 from mlxd.memory.crossing import CeilingEvent, RecoveredEvent, SoftEvent
 from mlxd.memory.guard import MemoryGuard
@@ -21,13 +21,19 @@ log = structlog.stdlib.get_logger(__name__)
 WORTH_TELLING = 1_000_000
 
 
+class Reclaimer(Protocol):
+    """Gives free buffers back to the system."""
+
+    async def reclaim(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryRelief:
     """The guard's callbacks. `counted` is told of each rung as it is taken."""
 
     guard: MemoryGuard
     registry: ModelRegistry
-    lanes: LanePool
+    engines: Reclaimer
     share: MemoryShare
     counted: Callable[[Rung], None] = lambda _: None
     ladder: Ladder = field(default_factory=Ladder)
@@ -88,7 +94,7 @@ class MemoryRelief:
                 return freed if self._others_press() else 0
             case Rung.TRIM_PREFIXES if await self.registry.trim_prefixes(over, reason):
                 # what was trimmed is in MLX's buffers now; the trim itself is told already
-                await self.lanes.reclaim()
+                await self.engines.reclaim()
             case Rung.EVICT_IDLE:
                 await self.registry.shed(over, reason)
             case Rung.HOLD_PREFILLS if not self.share.brake.hold:
@@ -107,7 +113,7 @@ class MemoryRelief:
     async def _reclaim(self, reason: str) -> int:
         """Give MLX's free buffers and the heap's back; the bytes that were."""
         before = self.guard.reading().footprint.bytes
-        await self.lanes.reclaim()
+        await self.engines.reclaim()
         reading = self.guard.sample()
         freed = before - reading.footprint.bytes
         if freed >= WORTH_TELLING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mlxd.memory.probe import MemoryProbe, SystemProbe
@@ -13,6 +13,12 @@ def make_probe(environ: Mapping[str, str]) -> MemoryProbe:
     """The machine's probe, or one that reads `$MLXD_TEST_PROBE`, a file that a test writes."""
     path = environ.get("MLXD_TEST_PROBE")
     return FileProbe(Path(path)) if path else SystemProbe()
+
+
+def count_workers(probe: MemoryProbe, counters: Callable[[], tuple[int, int, int]]) -> None:
+    """Have the machine's probe add what MLX counts in other processes: active, cached and most active bytes."""
+    if isinstance(probe, SystemProbe):
+        probe.elsewhere = counters
 
 
 def hf_cache_dir(environ: Mapping[str, str]) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,7 +50,10 @@ class Wanted:
 
 
 class Reloader:
-    """One reload at a time; the others wait for their turn. Used on the event loop only."""
+    """One reload at a time; the others wait for their turn. Used on the event loop only.
+
+    `announced` is entered for as long as a reload takes that may change something; it may be set before the first.
+    """
 
     def __init__(self, sources: Sources, live: Live, registry: ModelRegistry, switch: Switch) -> None:
         self._sources = sources
@@ -59,6 +63,7 @@ class Reloader:
         self._disk = DiskThread()
         self._turn = asyncio.Lock()
         self._requested = asyncio.Event()
+        self.announced: Callable[[], AbstractContextManager[None]] = nullcontext
 
     async def reload(self, reason: str, *, dry_run: bool = False) -> ReloadDiff:
         """Read everything again and apply it, with `dry_run` only tell what that would change.
@@ -67,6 +72,10 @@ class Reloader:
         """
         async with self._turn:
             self._check_open()
+            return await self._reload(reason, dry_run=dry_run)
+
+    async def _reload(self, reason: str, *, dry_run: bool) -> ReloadDiff:
+        with nullcontext() if dry_run else self.announced():
             wanted = await self._read_all()
             self._check_open()
             before = self._live.now

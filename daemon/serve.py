@@ -6,9 +6,9 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import sys
-from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 import structlog
 
@@ -17,31 +17,37 @@ from mlxd.daemon.blas import BlasPlan
 from mlxd.daemon.cli.failures import Exit
 from mlxd.daemon.config import ConfigError, located
 from mlxd.daemon.config_source import ConfigSource, check_settings
+from mlxd.daemon.inherited_sockets import InheritedSockets
 from mlxd.daemon.last_words import flush_streams, say
 from mlxd.daemon.listening import AddressInUse, listening
 from mlxd.daemon.log import configure_logging
+from mlxd.daemon.notify import Notifier
 from mlxd.daemon.probe_choice import hf_cache_dir, make_probe
+from mlxd.daemon.process_end import crash, leave
 from mlxd.daemon.settings import LoadedConfig, Settings
+from mlxd.daemon.sleep_darwin import system_power
 from mlxd.daemon.state_dir import StateDir, StateDirBusy
+from mlxd.daemon.stop_signals import StopSignals
+from mlxd.daemon.stop_time import FLUSH_TIMEOUT, exit_seconds, stop_seconds
+from mlxd.daemon.watchdog_loop import LoopWatchdog
 
 log = structlog.stdlib.get_logger(__name__)
 
-# Seconds that handlers get to write their last bytes once the engines are gone.
-FLUSH_TIMEOUT = 5.0
 
+def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan, inherited: InheritedSockets) -> int:
+    """Serve until SIGTERM or SIGINT, which ends the process; the exit code when it does not come to that.
 
-def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code. `loaded` is from `source`, which a reload reads again.
-
-    What came of the search for a BLAS is logged once.
+    `loaded` is from `source`, which a reload reads again; `inherited` is served as `listening` says. What came of the
+    search for a BLAS is logged once.
     """
     settings = loaded.settings
     try:
-        configure_logging(settings.log.level, settings.log.format, settings.log.file)
+        to = settings.log
+        configure_logging(to.level, to.format, to.file, only_file=not to.stderr)
         (log.warning if blas.slow else log.info)("blas.plan", note=blas.note)
         check_settings(settings)
         with StateDir(settings.server.state_dir):
-            return _leave(asyncio.run(_serve(settings, source)))
+            asyncio.run(_serve(settings, source, inherited))
     except ConfigError as error:
         return _fail(Exit.BAD_CONFIG, located(error, loaded))
     except StateDirBusy as error:
@@ -52,43 +58,57 @@ def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan) -> int:
         return _fail(Exit.FAILED, error)
 
 
-def _leave(code: int) -> int:
-    """End the process at once when MLX is loaded: everything is closed, and its destructors may abort it.
+async def _serve(settings: Settings, source: ConfigSource, inherited: InheritedSockets) -> NoReturn:
+    hung: list[str] = []
 
-    A thread that is stuck in native code could not be joined either.
-    """
-    logging.shutdown()
-    flush_streams()
-    if "mlx.core" not in sys.modules:
-        return code
-    os._exit(code)
+    def on_hung(model: str) -> None:
+        log.error("watchdog.exit", reason=f"the engine of {model} hangs")
+        hung.append(model)
+        signals.begin()
 
-
-async def _serve(settings: Settings, source: ConfigSource) -> int:
     daemon = Daemon(
         settings,
         make_probe(os.environ),
         hf_cache=hf_cache_dir(os.environ),
         read=source.load_checked,
         on_imported=_spare_collector,
+        on_hung=on_hung,
+        loop_lag=lambda: loop_watchdog.lag,
+        power=system_power(),
     )
-    stop = asyncio.Event()
-    _handle_signals(stop, daemon.reloader.request)
-    async with listening(daemon.application(), settings.server, FLUSH_TIMEOUT) as address:
-        daemon.start()
-        say(f"mlxd ready on {address}", sys.stdout)
-        log.info(
-            "daemon.ready",
-            address=address,
-            models=len(daemon.live.catalog.specs),
-            pid=os.getpid(),
-            asks_for_keys=not daemon.services.keys.is_open,
-        )
-        await stop.wait()
-        log.info("daemon.stopping", drain_timeout_s=settings.server.drain_timeout)
-        clean = await daemon.close()
-    log.info("daemon.stopped", clean=clean)
-    return Exit.OK
+    live = daemon.live
+    notifier = Notifier.from_environ(os.environ, os.getpid())
+    daemon.reloader.announced = notifier.reloading
+    loop_watchdog = LoopWatchdog(lambda: live.settings.supervision, daemon.dumps)
+    signals = StopSignals(daemon.reloader.request, lambda: exit_seconds(live.settings), partial(_tell_overdue, daemon))
+    with loop_watchdog, signals:
+        async with (
+            notifier.watched(),
+            listening(daemon.application(), settings.server, FLUSH_TIMEOUT, inherited) as address,
+        ):
+            daemon.start()
+            notifier.ready(f"serving on {address}")
+            say(f"mlxd ready on {address}", sys.stdout)
+            log.info(
+                "daemon.ready",
+                address=address,
+                models=len(live.catalog.specs),
+                pid=os.getpid(),
+                asks_for_keys=not daemon.services.keys.is_open,
+            )
+            await signals.stop.wait()
+            notifier.stopping(stop_seconds(live.settings))
+            log.info("daemon.stopping", drain_timeout_s=live.settings.server.drain_timeout)
+            clean = await daemon.close()
+        log.info("daemon.stopped", clean=clean)
+        if hung:
+            crash()
+        leave(Exit.OK)
+
+
+def _tell_overdue(daemon: Daemon, seconds: float) -> None:
+    log.error("daemon.exit_overdue", seconds=seconds)
+    daemon.dumps.write("the daemon does not come to its end")
 
 
 def _spare_collector() -> None:
@@ -100,23 +120,8 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
-def _handle_signals(stop: asyncio.Event, reload: Callable[[], None]) -> None:
-    """The first SIGTERM or SIGINT stops in order, the second exits now. SIGHUP reloads."""
-    loop = asyncio.get_running_loop()
-
-    def on_stop(number: signal.Signals) -> None:
-        if stop.is_set():
-            log.warning("daemon.exit_now", signal=number.name)
-            flush_streams()
-            os._exit(Exit.FAILED)
-        log.info("daemon.signal", signal=number.name)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_stop, number)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-
-
 def _fail(code: int, error: Exception) -> int:
     say(f"mlxd: {error}", sys.stderr)
-    return _leave(code)
+    logging.shutdown()
+    flush_streams()
+    return code

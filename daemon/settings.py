@@ -56,6 +56,7 @@ class ModelsSettings(Struct, frozen=True):
     default: str | None = None
     autoload: bool = True
     preload: tuple[str, ...] = ()
+    restore: bool = False
     ttl: float | None = None
     watch_interval: float | None = 5.0
 
@@ -167,12 +168,22 @@ class ImagesSettings(Struct, frozen=True):
     remote_hosts: tuple[str, ...] = ()
 
 
+class SupervisionSettings(Struct, frozen=True):
+    """When an engine, its process or the event loop counts as hung, and whether the daemon ends for a new start."""
+
+    answer_timeout: float | None = 30.0
+    hang_timeout: float | None = 120.0
+    loop_timeout: float | None = 30.0
+    exit_on_hang: bool = False
+
+
 class LogSettings(Struct, frozen=True):
-    """What is logged, and how; `file` is written besides standard error."""
+    """What is logged, and how; `file` is written besides standard error, or without `stderr` instead of it."""
 
     level: LogLevel = "info"
     format: LogFormat = "auto"
     file: Path | None = None
+    stderr: bool = True
 
 
 class Settings(Struct, frozen=True):
@@ -185,6 +196,7 @@ class Settings(Struct, frozen=True):
     memory: MemorySettings = MemorySettings()
     engine: EngineSettings = EngineSettings()
     images: ImagesSettings = ImagesSettings()
+    supervision: SupervisionSettings = SupervisionSettings()
     model: tuple[ModelSettings, ...] = ()
     log: LogSettings = LogSettings()
 

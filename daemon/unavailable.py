@@ -9,8 +9,6 @@ from mlxd.daemon.settings import EngineSettings, Settings
 def refuse_unavailable(settings: Settings) -> None:
     """Raise ConfigError for what a user relies on and would not get."""
     problems = []
-    if any(engine.isolation == "process" for engine in _engines(settings)):
-        problems.append(Problem('"process" is not available in this version; use "thread"', "engine.isolation"))
     if any(engine.prefix_cache == "off" != engine.prefix_cache_disk for engine in _engines(settings)):
         message = 'needs prefix_cache, which is "off": nothing is kept that could be written; turn both on or both off'
         problems.append(Problem(message, "engine.prefix_cache_disk"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from mlxd.daemon.api.responses.store import STORE, ResponseStore
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.api.server import make_runner
 from mlxd.daemon.api.services import Services
+from mlxd.daemon.breadcrumbs_work import AtWork, unrecorded
 from mlxd.daemon.catalog import Catalog
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.keys import ApiKey
@@ -165,6 +167,12 @@ class FakeRegistry:
         self.waits: asyncio.Queue[tuple[str, float | None]] = asyncio.Queue()
         self.departures: asyncio.Queue[str | None] = asyncio.Queue()
         self.load: Any = None
+        self.closing = False
+        self.overdue = 0.0
+        self.loaded: dict[str, Any] = {}
+
+    def engines(self) -> dict[str, Any]:
+        return self.loaded
 
     @asynccontextmanager
     async def lease(
@@ -234,6 +242,8 @@ async def serving(
     responses: ResponseStore | None = None,
     specs: Sequence[ModelSpec] = SPECS,
     image_room: ImageRoom | None = None,
+    loop_lag: float = 0.0,
+    at_work: AtWork = unrecorded,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """The application on a free port, as the daemon serves it."""
@@ -247,10 +257,12 @@ async def serving(
         reloader=SimpleNamespace(),
         tokenizers=TokenizerThreads(1),
         running=RunningRequests(),
-        guard=SimpleNamespace(),
+        guard=SimpleNamespace(latest=SimpleNamespace(at=math.inf)),
         books=SimpleNamespace(),
         keys=keys if isinstance(keys, KeyRing) else KeyRing(Path("/nowhere"), keys),
         image_room=image_room or ImageRoom(),
+        loop_lag=lambda: loop_lag,
+        at_work=at_work,
     )
     application = make_application(services)
     if responses is not None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +55,20 @@ class Daemon:
 
 @contextmanager
 def daemon(
-    folder: Path, models: Path, config: str = "", *, environ: dict[str, str] | None = None, exit_code: int | None = 0
+    folder: Path,
+    models: Path,
+    config: str = "",
+    *,
+    environ: dict[str, str] | None = None,
+    exit_code: int | None = 0,
+    program: Sequence[str] = (MLXD,),
 ) -> Iterator[Daemon]:
     """Serve `models` with `config` (TOML) until the block ends; then its exit code is checked."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "mlxd.toml"
     file.write_text(config)
-    command = [MLXD, "serve", "--config", str(file), "--port", "0", "--models-dir", str(models), "--log-format", "json"]
+    flags = ["--config", str(file), "--port", "0", "--models-dir", str(models), "--log-format", "json"]
+    command = [*program, "serve", *flags]
     variables = {
         **os.environ,
         "MLXD_SERVER__STATE_DIR": str(folder / "state"),

@@ -353,7 +353,7 @@ async def test_readiness_tells_nobody_without_a_key_of_models():
     stuck = SimpleNamespace(stats=lambda: SimpleNamespace(heartbeat_age_s=1000.0))
     for keys, says in ((KEYS, "an engine has not finished"), ((), "the engine of m-stuck has not finished")):
         async with serving(keys=keys) as served, aiohttp.ClientSession(served.url) as http:
-            served.registry.closing, served.registry.engines = False, lambda: {"m-stuck": stuck}
+            served.registry.loaded = {"m-stuck": stuck}
             async with http.get("/health/ready") as answer:
                 assert (answer.status, says in (await answer.json())["reasons"][0]) == (503, True)
 

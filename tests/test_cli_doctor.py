@@ -70,7 +70,16 @@ def test_a_sound_set_up_has_no_problem(doctor, good, tmp_path):
     visit = doctor("--config", str(good))
     assert (visit.code, faults(visit)) == (0, set())
     groups = [check["group"] for check in visit.checks]
-    assert list(dict.fromkeys(groups)) == ["machine", "mlx", "memory", "config", "address", "state", "models"]
+    assert list(dict.fromkeys(groups)) == [
+        "machine",
+        "mlx",
+        "memory",
+        "config",
+        "address",
+        "state",
+        "service",
+        "models",
+    ]
     assert visit.one("models", "found")["details"] == {"models": ["alpha"]}
     assert visit.one("config", "file")["found"] == f"read from {good}"
     assert not (tmp_path / "state").exists()
@@ -107,15 +116,15 @@ def test_every_problem_of_a_broken_configuration_is_named_and_the_rest_goes_on(d
     assert problems[0]["found"] == f"{file}:2: server.prot: unknown key; did you mean port?"
     assert problems[0]["advice"] == f"correct line 2 of {file}"
     assert visit.one("config", "rest")["level"] == "warning"
-    assert {check["group"] for check in visit.checks} == {"machine", "mlx", "memory", "config"}
+    assert {check["group"] for check in visit.checks} == {"machine", "mlx", "memory", "config", "service"}
     assert visit.one("mlx", "mlx")["level"] == "ok"
     assert visit.one("memory", "bounds")["level"] == "ok"
 
 
 def test_what_this_version_cannot_follow_is_a_problem_and_nothing_else_is_left_out(doctor, good):
-    visit = doctor("--config", str(good), MLXD_ENGINE__ISOLATION="process")
+    visit = doctor("--config", str(good), MLXD_ENGINE__PREFIX_CACHE="off", MLXD_ENGINE__PREFIX_CACHE_DISK="1GB")
     assert faults(visit) == {("config", "values", "problem")}
-    assert visit.one("config", "values")["advice"] == "correct environment MLXD_ENGINE__ISOLATION"
+    assert visit.one("config", "values")["advice"] == "correct environment MLXD_ENGINE__PREFIX_CACHE_DISK"
     assert visit.one("models", "found")["level"] == "ok"
 
 

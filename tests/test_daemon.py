@@ -140,15 +140,6 @@ async def test_a_load_that_is_stuck_does_not_keep_the_daemon_from_stopping(tmp_p
             assert await asyncio.to_thread(running.process.wait, 20) == 0
 
 
-async def test_a_second_signal_exits_at_once(tmp_path, three):
-    with daemon(tmp_path / "d", three, exit_code=None) as running:
-        async with Api(running.url) as api, api.stream("alpha", max_tokens=30000) as response:
-            await response.content.readline()
-            running.process.send_signal(signal.SIGINT)
-            await asyncio.to_thread(wait_for_event, running, "daemon.stopping")
-            assert running.stop(signal.SIGINT) == 1
-
-
 def wait_for_event(running, name: str) -> None:
     while name not in running.log.read_text():
         assert running.process.poll() is None

@@ -166,6 +166,16 @@ def test_a_file_gets_json_beside_a_terminal(tmp_path):
     assert json.loads(line)["number"] == 1
 
 
+def test_a_file_may_be_all_that_is_written(tmp_path):
+    stream = io.StringIO()
+    configure_logging("info", "json", tmp_path / "mlxd.log", stream, only_file=True)
+    structlog.get_logger().info("x")
+    assert (stream.getvalue(), len((tmp_path / "mlxd.log").read_text().splitlines())) == ("", 1)
+    configure_logging("info", "json", None, stream, only_file=True)
+    structlog.get_logger().info("x")
+    assert len(lines(stream)) == 1
+
+
 def test_a_file_that_cannot_be_written_is_a_configuration_error(tmp_path):
     (tmp_path / "taken").touch()
     with pytest.raises(ConfigError, match=r"^log\.file: .*taken/mlxd\.log cannot be written"):

@@ -171,7 +171,11 @@ BAD = {
     '[models]\ndefault = "nobody"\n': (2, "models.default", "there is no model 'nobody'"),
     '[memory]\nceiling = "1MB"\n': (2, "memory.ceiling", "raise memory.ceiling"),
     '[[model]]\nname = "ghost"\n': (1, "model.ghost", "no model of this name"),
-    '[engine]\nisolation = "process"\n': (2, "engine.isolation", "not available"),
+    '[engine]\nprefix_cache = "off"\nprefix_cache_disk = "1GB"\n': (
+        3,
+        "engine.prefix_cache_disk",
+        "needs prefix_cache",
+    ),
     '[server]\nhost = "0.0.0.0"\n': (2, "server.host", "other machines can reach"),
 }
 

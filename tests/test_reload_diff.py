@@ -88,6 +88,7 @@ OTHER_VALUES = {
     "models.default": '"m"',
     "models.autoload": "false",
     "models.preload": '["m"]',
+    "models.restore": "true",
     "models.ttl": "9",
     "models.watch_interval": "9",
     "residency.max_loaded": "9",
@@ -117,9 +118,14 @@ OTHER_VALUES = {
     "images.max_bytes": "9",
     "images.max_pixels": "9",
     "images.remote_hosts": '["h"]',
+    "supervision.answer_timeout": "9",
+    "supervision.hang_timeout": "9",
+    "supervision.loop_timeout": "9",
+    "supervision.exit_on_hang": "true",
     "log.level": '"error"',
     "log.format": '"json"',
     "log.file": '"/l"',
+    "log.stderr": "false",
 }
 
 

@@ -200,9 +200,9 @@ def test_the_file_of_the_start_counts_whatever_else_comes(tmp_path):
 
 def test_what_a_start_would_refuse_is_told_with_its_line(tmp_path):
     file = tmp_path / "mlxd.toml"
-    file.write_text('[engine]\nblas = "off"\nisolation = "process"\n')
+    file.write_text('[engine]\nprefix_cache = "off"\nprefix_cache_disk = "1GB"\n')
     given = source(tmp_path, MLXD_CONFIG=str(file))
-    with pytest.raises(ConfigError, match=f"^{file}:3: engine.isolation"):
+    with pytest.raises(ConfigError, match=f"^{file}:3: engine.prefix_cache_disk"):
         given.load_checked()
 
 

@@ -116,10 +116,12 @@ async def encode(services: Services, caller: Caller, task: Task) -> Encoded:
                 caller.on_lease()
                 live.tokenize()
                 inputs = await _prepare(services, lease, task)
+                live.prompt_tokens = sum(map(len, inputs))
+                request = EmbeddingRequest(live.id, tuple(inputs))
+                await held.enter_async_context(services.at_work(name, (request,)))
         except Interrupted:
             return Encoded(None, None, queue_s, load_s)
-        live.prompt_tokens = sum(map(len, inputs))
-        output = await _run(lease.engine, live, inputs, task, held)
+        output = await _run(lease.engine, live, request, task, held)
         return Encoded(lease.engine.info.encoder, output, queue_s, load_s)
 
 
@@ -154,10 +156,10 @@ def _no_encoder(model: str) -> UnsupportedCapability:
 
 
 async def _run(
-    engine: Engine, live: LiveRequest, inputs: Sequence[EncoderInput], task: Task, held: AsyncExitStack
+    engine: Engine, live: LiveRequest, request: EmbeddingRequest, task: Task, held: AsyncExitStack
 ) -> EmbeddingOutput:
     try:
-        embedding = await held.enter_async_context(engine.embed(EmbeddingRequest(live.id, tuple(inputs))))
+        embedding = await held.enter_async_context(engine.embed(request))
     except InputTooLong as error:
         raise error.at(task.place(error.number)) from None
     live.admit(engine, 1)

@@ -76,6 +76,7 @@ _WAIT = attrgetter("retry_after")
 _FINAL = {"x-should-retry": "false"}
 _RELOAD = "the model was unloaded under the request; send it again to load the model"
 _DEAD = "the model's engine failed repeatedly and was stopped; send the request again to load the model anew"
+_CRASHED = "the model's engine crashed or hung while it was at work on this request; the model is loaded again: retry"
 _TOO_LONG = Row(400, "context_length_exceeded", INVALID, _fields("prompt_tokens", "max_tokens", "context_length"))
 _BUG = Row(INTERNAL_ERROR, "internal_error", SERVER)
 
@@ -144,6 +145,7 @@ TABLE: dict[type[BaseException], Row] = {
         None,
         _DEAD,
     ),
+    engine.EngineCrashed: Row(503, "engine_crashed", UNAVAILABLE, retry_after=_seconds(1), message=_CRASHED),
     engine.FootprintExceeded: Row(
         503, "memory_ceiling", UNAVAILABLE, _fields("footprint_bytes", "ceiling_bytes", "limit"), _seconds(2)
     ),

@@ -109,13 +109,12 @@ class Inference:
         job = self._job
         async with AsyncExitStack() as held:
             live = self._track(held)
-            admitted = await self._admit(live, held)
-            if admitted is None:
+            try:
+                engine, requests = await self._begin(live, held)
+            except Interrupted:
                 for choice in range(job.choices):
                     yield choice, _cancelled(live)
                 return
-            engine, prepared = admitted
-            requests = list(self._requests(engine, live, prepared))
             # Entering never waits: all of them are admitted, or none.
             generations = [await held.enter_async_context(self._generate(engine, request)) for request in requests]
             live.admit(engine, len(requests))
@@ -130,11 +129,11 @@ class Inference:
     async def tokens(self) -> Sequence[Sequence[int]]:
         """The token ids of each prompt, with nothing generated. Raises what `outputs` raises, and RequestNotFound."""
         async with AsyncExitStack() as held:
-            live = self._track(held)
-            admitted = await self._admit(live, held)
-            if admitted is None:
-                raise RequestNotFound("the request was cancelled")
-            return admitted[1].prompts
+            try:
+                _, prepared = await self._admit(self._track(held), held)
+            except Interrupted:
+                raise RequestNotFound("the request was cancelled") from None
+            return prepared.prompts
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a generated token's text."""
@@ -163,28 +162,33 @@ class Inference:
         self.id = live.id
         return live
 
-    async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, Prepared] | None:
-        """Read the images, lease the model and make the tokens; None when the request was cancelled on the way."""
+    async def _begin(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, list[Request]]:
+        """Everything that comes before the engine. Raises Interrupted when the request was cancelled on the way."""
+        engine, prepared = await self._admit(live, held)
+        requests = list(self._requests(engine, live, prepared))
+        async with live.interruptible():
+            await held.enter_async_context(self._services.at_work(self._job.resolved.model, requests))
+        return engine, requests
+
+    async def _admit(self, live: LiveRequest, held: AsyncExitStack) -> tuple[Engine, Prepared]:
+        """Read the images, lease the model and make the tokens. Raises Interrupted."""
         job = self._job
         _check_kind(self._services, job.resolved.model)
-        try:
-            async with live.interruptible():
-                images = await take_images(
-                    self._services, self._settings, job.images, live=live, held=held, max_wait=job.max_wait
+        async with live.interruptible():
+            images = await take_images(
+                self._services, self._settings, job.images, live=live, held=held, max_wait=job.max_wait
+            )
+            lease = await held.enter_async_context(
+                self._services.registry.lease(
+                    job.resolved.model, request_id=live.id, max_wait=job.max_wait, key=job.key
                 )
-                lease = await held.enter_async_context(
-                    self._services.registry.lease(
-                        job.resolved.model, request_id=live.id, max_wait=job.max_wait, key=job.key
-                    )
-                )
-                self.queue_s, self.load_s = lease.queue_s, lease.load_s
-                job.on_lease()
-                _check_choices(job, lease.engine.config)
-                live.tokenize()
-                prepared = await self._prepare(lease, images.files)
-                images.claim.resize(prepared.images.nbytes if prepared.images is not None else 0)
-        except Interrupted:
-            return None
+            )
+            self.queue_s, self.load_s = lease.queue_s, lease.load_s
+            job.on_lease()
+            _check_choices(job, lease.engine.config)
+            live.tokenize()
+            prepared = await self._prepare(lease, images.files)
+            images.claim.resize(prepared.images.nbytes if prepared.images is not None else 0)
         self._tokenizer = lease.engine.tokenizer
         live.prompt_tokens = sum(map(len, prepared.prompts))
         return lease.engine, prepared

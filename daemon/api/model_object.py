@@ -65,7 +65,7 @@ def model_object(model: ModelSnapshot, capabilities: list[str], context_length: 
         last_used_at=model.last_used_at,
         load_seconds=model.load_seconds,
         isolation=isolation,
-        pid=None,
+        pid=model.pid,
         load=_load(model.load),
         error=_failure(model.failure),
         engine=_engine(model.engine),

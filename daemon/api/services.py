@@ -12,6 +12,7 @@ from aiohttp import web
 
 from mlxd.daemon.api.image_room import ImageRoom
 from mlxd.daemon.api.running import RunningRequests
+from mlxd.daemon.breadcrumbs_work import AtWork, unrecorded
 from mlxd.daemon.feed import Feed
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
@@ -32,7 +33,8 @@ class Services:
     """Lives as long as the daemon. `clock` is monotonic, `wall_clock` and `started` count from the epoch; seconds.
 
     `tokenizers` runs templates and tokenisers, off the event loop. `bodies` bounds how many large bodies are read at a
-    time: the threads that do keep the GIL from the event loop. `image_room` bounds the memory of images. `settings` and
+    time: the threads that do keep the GIL from the event loop. `image_room` bounds the memory of images. `loop_lag`
+    gives the seconds by which the event loop is late. `at_work` is held while an engine has requests. `settings` and
     `names` are those in effect: whoever needs the same ones over an await keeps them.
     """
 
@@ -48,6 +50,8 @@ class Services:
     image_room: ImageRoom = field(default_factory=ImageRoom)
     metrics: Metrics = field(default_factory=Metrics)
     feed: Feed = field(default_factory=Feed)
+    at_work: AtWork = unrecorded
+    loop_lag: Callable[[], float] = lambda: 0.0
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     started: float = field(default_factory=time.time)
