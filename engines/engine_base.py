@@ -359,7 +359,9 @@ class EngineBase(ABC):
         """Note the requests that were at work when it died."""
         waiting = {status.id for status in self.requests() if status.state is RequestState.WAITING}
         running = [reader.request for name, reader in self._live.items() if name not in waiting]
-        dead.suspects = dead.suspects or tuple(fingerprint(request) for request in running)
+        # what is known of them is from before the step: one that has just come may have begun with it
+        live = running or [reader.request for reader in self._live.values()]
+        dead.suspects = dead.suspects or tuple(fingerprint(request) for request in live)
 
     def _fail_live(self, error: Exception) -> None:
         while self._trims:

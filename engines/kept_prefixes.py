@@ -15,6 +15,9 @@ from mlxd.engines.prefix_cache import LEAST_TOKENS, PrefixCache, PrefixEntry, Pr
 from mlxd.engines.prefix_disk import Done, PrefixDisk
 from mlxd.engines.token_arrays import Prompt, token_array, usable_length
 
+# Seconds that a disk may take to read a prefix; then its prompt is processed.
+READ_PATIENCE = 10.0
+
 log = structlog.stdlib.get_logger(__name__)
 
 
@@ -119,12 +122,18 @@ class KeptPrefixes:
             waiting.append(done)
             is_first = len(waiting) == 1
         if is_first:
-            self._disk.fetch(found[0], partial(self._answer, found[0]))
+            timer = threading.Timer(READ_PATIENCE, self._answer, (found[0], None))
+            timer.daemon = True
+            timer.start()
+            self._disk.fetch(found[0], partial(self._answer, found[0], timer=timer))
         return True
 
-    def _answer(self, key: str, entry: PrefixEntry | None) -> None:
+    def _answer(self, key: str, entry: PrefixEntry | None, timer: threading.Timer | None = None) -> None:
+        """The first answer counts, and a disk that has none in time has nothing."""
+        if timer is not None:
+            timer.cancel()
         with self._lock:
-            waiting = self._reading.pop(key)
+            waiting = self._reading.pop(key, ())
         for done in waiting:
             done(entry)
 

@@ -20,6 +20,9 @@ from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.lane_run import LaneRun
 from mlxd.engines.turns import Turns
 
+# Seconds that giving free buffers back may take. A lane that is still at it is not lent again.
+RECLAIM_PATIENCE = 30.0
+
 # A job gets a callable rather than the backend: importing MLX can fail, and the job knows whom to tell.
 Job = Callable[[Callable[[], Backend]], None]
 
@@ -105,9 +108,13 @@ class LanePool:
         await self._run_on_lane(open_only)
 
     async def reclaim(self) -> None:
-        """Give MLX's free buffers back to the system, while engines go on; nothing happens before a first load."""
+        """Give MLX's free buffers back to the system, while engines go on; nothing happens before a first load.
+
+        Raises TimeoutError when it does not end.
+        """
         if any(lane.is_open for lane in (*self._free, *self._lent)):
-            await self._run_on_lane(lambda open_backend: open_backend().reclaim())
+            async with asyncio.timeout(RECLAIM_PATIENCE):
+                await self._run_on_lane(lambda open_backend: open_backend().reclaim())
 
     def release(self, lane: Lane) -> None:
         """Take a lane back once its engine has dropped everything on it."""
@@ -146,7 +153,8 @@ class LanePool:
         try:
             await asyncio.wrap_future(done)
         finally:
-            self.release(lane)
+            # whoever is cancelled, or out of patience, leaves a lane behind that may be stuck
+            (self.release if done.done() else self.abandon)(lane)
 
     def _make(self) -> Lane:
         self._made += 1

@@ -85,6 +85,7 @@ class EngineLoop(ABC, Generic[R, S]):
         self._stretch_begun = 0.0
         self._clock = clock
         self._busy_since: float | None = None
+        self._at_work = False
         self._noted_live = (0, 0)
         self._noted_at = float("-inf")
         self._given_up: list[float] = []
@@ -142,13 +143,15 @@ class EngineLoop(ABC, Generic[R, S]):
         return self.load_cancelled
 
     def _work(self) -> None:
-        if self._busy_since is None:
+        if not self._at_work:
             self._turns.begin()
+        self._at_work = True
         self._busy_since = self._clock()
 
     def _rest(self) -> None:
-        if self._busy_since is not None:
+        if self._at_work:
             self._turns.end()
+        self._at_work = False
         self._busy_since = None
 
     def _tidy(self, runner: R | None, backend: Backend | None) -> None:
@@ -217,7 +220,9 @@ class EngineLoop(ABC, Generic[R, S]):
     def _next_message(self, *, idle: bool) -> Message | None:
         if idle:
             self._rest()
-            return self._inbox.get()
+            message = self._inbox.get()
+            self._busy_since = self._clock()  # what a message takes shows in the heartbeat too
+            return message
         try:
             return self._inbox.get_nowait()
         except queue.Empty:

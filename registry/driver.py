@@ -17,6 +17,9 @@ from mlxd.registry.states import State
 
 log = structlog.stdlib.get_logger(__name__)
 
+# Seconds until what a plan that failed was about is planned for again.
+RETRY = 1.0
+
 
 class MemorySource(Protocol):
     """What the planner is told of memory; `fresh` asks for a new measurement."""
@@ -49,6 +52,7 @@ class Driver:
         self._planned = clock()
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
+        self._broke = False
 
     def post(self, event: ev.Event) -> None:
         """Plan for an event and do what follows; an event posted meanwhile is next."""
@@ -81,9 +85,11 @@ class Driver:
     def _step(self, event: ev.Event) -> None:
         state = replace(self.state, memory=self._read_memory(event))
         self._planned = self._clock()
+        self._broke = True
         self.state, effects = plan(state, event, self._planned)
         for effect in effects:
             self._act(effect)
+        self._broke = False
 
     def _read_memory(self, event: ev.Event) -> MemoryReading:
         try:
@@ -109,7 +115,11 @@ class Driver:
             self.unleased.set()
         self.stop()
         # of the plan's own moment: what has become due since then is still to be planned for
-        self._due = due = next_deadline(self.state, self._planned)
+        due = next_deadline(self.state, self._planned)
+        if self._broke:
+            # a bug; what was due then is not forgotten for it, and not tried without a pause
+            due = self._clock() + RETRY
+        self._due = due
         if due is not None:
             delay = max(0.0, due - self._clock())
             self._timer = asyncio.get_running_loop().call_later(delay, self.post, ev.Tick())
