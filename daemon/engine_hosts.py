@@ -40,6 +40,18 @@ class EngineHosts:
         """Give MLX's free buffers back to the system, here and in workers, while engines go on."""
         await asyncio.gather(self.lanes.reclaim(), self.workers.reclaim())
 
+    async def hold_steps(self, seconds: float) -> bool:
+        """Let no step begin, here and in workers; whether all that run have ended within so many seconds."""
+        ended = await asyncio.gather(
+            asyncio.to_thread(self.lanes.crowd.close, seconds), self.workers.hold_steps(seconds)
+        )
+        return all(ended)
+
+    def free_steps(self) -> None:
+        """The twin of `hold_steps`."""
+        self.lanes.crowd.open()
+        self.workers.free_steps()
+
 
 def make_hosts(
     settings: Settings, lanes: LanePool, guard: Callable[[], MemoryGuard], live: Callable[[], Live]

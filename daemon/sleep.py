@@ -39,13 +39,14 @@ class SystemPower(Protocol):
         """The twin of `start`."""
 
 
-class Gate(Protocol):
-    """What every step of an engine has to pass."""
+class Steps(Protocol):
+    """The steps of all engines."""
 
-    def close(self, timeout: float) -> bool:
-        """Let nobody in any more; whether all have left within `timeout` seconds. Blocks."""
+    async def hold_steps(self, seconds: float) -> bool:
+        """Let none begin any more; whether all that run have ended within so many seconds."""
 
-    def open(self) -> None: ...
+    def free_steps(self) -> None:
+        """The twin of `hold_steps`."""
 
 
 class _Permission:
@@ -72,7 +73,7 @@ class SleepWatch:
     def __init__(
         self,
         power: SystemPower | None,
-        gate: Gate,
+        steps: Steps,
         measure: Callable[[], object],
         *,
         patience: float = PATIENCE,
@@ -81,7 +82,7 @@ class SleepWatch:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._power = power
-        self._gate = gate
+        self._steps = steps
         self._measure = measure
         self._patience = patience
         self._longest = longest
@@ -139,7 +140,7 @@ class SleepWatch:
         self._awake.clear()
         self._since = self._clock(), self._wall_clock()
         try:
-            ended = await asyncio.to_thread(self._gate.close, self._patience)
+            ended = await self._steps.hold_steps(self._patience)
             log.info("system.sleeping", steps_ended=ended, seconds=round(self._clock() - self._since[0], 3))
         finally:
             allow()
@@ -151,5 +152,5 @@ class SleepWatch:
         log.info("system.woke", slept_s=round(max(0.0, slept - awake), 3))
 
     def _go_on(self) -> None:
-        self._gate.open()
+        self._steps.free_steps()
         self._awake.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +68,7 @@ class Switch:
             self.guard.retime(settings.memory.poll_interval)
         if settings.log.level != before.log.level:
             set_log_level(settings.log.level)
+            self.engines.hosts.workers.log_from(logging.getLogger().level)
         if settings.models.watch_interval != before.models.watch_interval:
             self.hurry()
 

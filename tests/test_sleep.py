@@ -77,9 +77,19 @@ class Clocks:
         self.wall += seconds
 
 
+class Steps(Crowd):
+    """Those of the lanes alone."""
+
+    async def hold_steps(self, seconds):
+        return await asyncio.to_thread(self.close, seconds)
+
+    def free_steps(self):
+        self.open()
+
+
 class House:
     def __init__(self, **options):
-        self.machine, self.crowd, self.clocks = Machine(), Crowd(), Clocks()
+        self.machine, self.crowd, self.clocks = Machine(), Steps(), Clocks()
         self.measured = asyncio.Event()
         self.watch = SleepWatch(
             self.machine,
@@ -250,7 +260,7 @@ async def test_a_system_that_does_not_tell_is_told_of_once_and_nothing_is_held()
 
 
 async def test_without_anything_that_tells_nothing_runs():
-    await SleepWatch(None, Crowd(), lambda: None).run()
+    await SleepWatch(None, Steps(), lambda: None).run()
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS tells")

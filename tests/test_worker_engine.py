@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import psutil
 import pytest
 from embedding_harness import ask as ask_encoder
 from engine_harness import lane_pool
+from structlog.testing import capture_logs
 from tiny_encoders import build_encoder
 from tiny_models import build_tiny_model, cached
 from tiny_vision import png, tiny_vision_model
@@ -370,6 +372,51 @@ async def test_free_buffers_are_given_back_on_request(tmp_path, model):
         assert cached_bytes == 0
         await closed(engine)
         assert workers.counters == (0, 0, 0)
+
+
+async def test_steps_are_held_and_freed(tmp_path, model):
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(model, workers)
+        await engine.load()
+        async with engine.generate(await request_of(engine, user("Count"), sampling=LONG)) as outputs:
+            await anext(outputs)
+            assert await workers.hold_steps(10)
+            made = engine.stats().completion_tokens
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await read(outputs)
+            assert engine.stats().completion_tokens - made <= 1
+            workers.free_steps()
+            assert await read(outputs)
+        await closed(engine)
+
+
+async def test_the_log_of_a_worker_is_the_daemons_from_the_level_that_it_has(tmp_path, model):
+    share = MemoryShare(lambda: 10**9, lambda: 0)
+    async with worker_pool(tmp_path, log_level=lambda: logging.ERROR) as workers:
+        engine = EngineCore(EngineConfig("tiny", model, 2048), workers, memory=share.stake("tiny"))
+        await engine.load()
+        with capture_logs() as quiet:
+            await preempted(engine)
+        assert not quiet
+        workers.log_from(logging.INFO)
+        with capture_logs() as lines:
+            await preempted(engine)
+        [line] = [line for line in lines if line["event"] == "engine.preempted"]
+        assert (line["log_level"], line["model"]) == ("info", "tiny")
+        await closed(engine)
+
+
+async def preempted(engine: EngineCore) -> None:
+    """Two answers for which there is no memory to grow together."""
+    before = engine.stats().preempted
+    answers = [
+        asyncio.create_task(answer(engine, await request_of(engine, user(text), sampling=LONG))) for text in "ab"
+    ]
+    await until(lambda: engine.stats().preempted > before)
+    for each in answers:
+        each.cancel()
+    await asyncio.wait(answers)
 
 
 async def test_the_process_is_named_after_its_model_and_starts_without_a_terminal(tmp_path, model):

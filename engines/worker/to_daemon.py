@@ -145,6 +145,12 @@ class LogLine(msgspec.Struct, array_like=True, tag=16, frozen=True):
     fields: bytes
 
 
+class StepsHeld(msgspec.Struct, array_like=True, tag=18, frozen=True):
+    """The answer to a HoldSteps: whether the running step has ended."""
+
+    ended: bool
+
+
 ToDaemon = (
     Hello
     | Progress
@@ -163,4 +169,5 @@ ToDaemon = (
     | Reclaimed
     | LogLine
     | Opened
+    | StepsHeld
 )

@@ -127,6 +127,22 @@ class Drop(msgspec.Struct, array_like=True, tag=17, frozen=True):
     held: int
 
 
+class LogFrom(msgspec.Struct, array_like=True, tag=18, frozen=True):
+    """Log what is of this level or above from now on."""
+
+    level: int
+
+
+class HoldSteps(msgspec.Struct, array_like=True, tag=19, frozen=True):
+    """Begin no step, and say StepsHeld once none runs or `seconds` are over."""
+
+    seconds: float
+
+
+class FreeSteps(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """Go on."""
+
+
 ToWorker = (
     Start
     | AddText
@@ -145,4 +161,7 @@ ToWorker = (
     | Call
     | StopCall
     | Drop
+    | LogFrom
+    | HoldSteps
+    | FreeSteps
 )

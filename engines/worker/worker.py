@@ -41,6 +41,7 @@ from mlxd.engines.worker.channel import Channel
 from mlxd.engines.worker.departures import Departures
 from mlxd.engines.worker.error_forms import Ordered
 from mlxd.engines.worker.held import Held
+from mlxd.engines.worker.log_lines import log_to
 from mlxd.engines.worker.pulse import Pulse
 from mlxd.engines.worker.tokenizer_calls import TokenizerCalls, facts_of
 from mlxd.engines.worker.worker_stake import WorkerStake
@@ -119,6 +120,12 @@ class Worker:
                 self._calls.stop(number)
             case to_worker.Drop(held):
                 self._held.drop(held)
+            case to_worker.LogFrom(level):
+                log_to(self._channel, level)
+            case to_worker.HoldSteps(seconds):
+                self._hold(seconds)
+            case to_worker.FreeSteps():
+                self._lanes.crowd.open()
 
     def _open(self, open_backend: Callable[[], Backend]) -> None:
         try:
@@ -139,6 +146,12 @@ class Worker:
 
         lane.run(job)
         self._lanes.release(lane)
+
+    def _hold(self, seconds: float) -> None:
+        def hold() -> None:
+            self._channel.send(to_daemon.StepsHeld(self._lanes.crowd.close(seconds)))
+
+        threading.Thread(target=hold, name="hold", daemon=True).start()
 
     def _post(self, event: LoopEvent) -> None:
         match event:

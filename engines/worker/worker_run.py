@@ -74,6 +74,7 @@ class WorkerRun:
         self._told_others = 0
         self._numbers = count(1)
         self._reclaims: dict[int, asyncio.Future[None]] = {}
+        self._steps_held: asyncio.Future[bool] = self._loop.create_future()
         self._over = asyncio.Event()
         self.stats = EngineStats()
         self.statuses: tuple[RequestStatus, ...] = ()
@@ -135,6 +136,22 @@ class WorkerRun:
         self._reclaims[number] = done
         self._send(to_worker.Reclaim(number))
         await done
+
+    def log_from(self, level: int) -> None:
+        """Have it log from this level on."""
+        self._send(to_worker.LogFrom(level))
+
+    def hold_steps(self, seconds: float) -> asyncio.Future[bool]:
+        """Have it begin no step; whether the running one has ended within so many seconds."""
+        self._steps_held = held = self._loop.create_future()
+        if self._process is None or self._over.is_set():
+            held.set_result(True)
+        self._send(to_worker.HoldSteps(seconds))
+        return held
+
+    def free_steps(self) -> None:
+        """The twin of `hold_steps`."""
+        self._send(to_worker.FreeSteps())
 
     async def over(self) -> None:
         """Wait until the process is gone."""
@@ -217,6 +234,8 @@ class WorkerRun:
             case to_daemon.Hello(theirs) if theirs != protocol():
                 self._last = LoadError(LoadFailure.INTERNAL, "mlxd was changed while it ran: restart the daemon")
                 self._kill()
+            case to_daemon.StepsHeld(ended):
+                self._answer_held(ended=ended)
             case to_daemon.Opened():
                 self.base_bytes = self._settings.measure(self.pid or 0)
 
@@ -252,6 +271,10 @@ class WorkerRun:
                 self._outgoing.over(item.number)
             yield request, item.output
 
+    def _answer_held(self, *, ended: bool) -> None:
+        if not self._steps_held.done():
+            self._steps_held.set_result(ended)
+
     def _reclaimed(self, number: int) -> None:
         done = self._reclaims.pop(number, None)
         if done is not None and not done.done():
@@ -280,6 +303,7 @@ class WorkerRun:
         self._working(now=False)
         self._memory.close()
         self.stats, self.statuses, self.mlx_counters, self.base_bytes = EngineStats(), (), (0, 0, 0), 0
+        self._answer_held(ended=True)
         for number in list(self._reclaims):
             self._reclaimed(number)
         crash = self._crash(ending, age)
@@ -295,7 +319,9 @@ class WorkerRun:
         told = {name: fact for name, fact in crash.facts.items() if name != "output"}
         log.error("worker.died", model=self.name, message=str(crash), **told)
         if not self._loaded:
-            self._tell(LoadError(LoadFailure.CRASHED, str(crash)))
+            failure = LoadError(LoadFailure.CRASHED, str(crash))
+            failure.__cause__ = crash
+            self._tell(failure)
             return
         if not self._closing:
             self._tell(StepResult(dead=crash))

@@ -55,6 +55,24 @@ class Workers:
             for wait in late:
                 wait.cancel()
 
+    def log_from(self, level: int) -> None:
+        """Have all of them log from this level on."""
+        for run in list(self._runs):
+            run.log_from(level)
+
+    async def hold_steps(self, seconds: float) -> bool:
+        """Let no step begin until `free_steps`, its twin; whether all that run have ended within so many seconds."""
+        held = [run.hold_steps(seconds) for run in list(self._runs)]
+        if not held:
+            return True
+        done, late = await asyncio.wait(held, timeout=seconds)
+        return not late and all(one.result() for one in done)
+
+    def free_steps(self) -> None:
+        """Let steps begin again."""
+        for run in list(self._runs):
+            run.free_steps()
+
     async def close(self, timeout: float) -> bool:
         """Kill those that are left, and wait until they are gone; False when one is not within `timeout` seconds."""
         runs = list(self._runs)
