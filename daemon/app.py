@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from mlxd.daemon.config import check_bind
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.engine_factory import EngineMaker, load_need
 from mlxd.daemon.engine_hosts import make_hosts, needs_mlx_here
-from mlxd.daemon.engine_memory import LoadReserve, MostForPrompts, memory_share
+from mlxd.daemon.engine_memory import MostForPrompts, memory_share
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
 from mlxd.daemon.log import adopt_library_loggers
@@ -35,6 +35,7 @@ from mlxd.daemon.memory_books import MemoryBooks, limits_for
 from mlxd.daemon.memory_relief import MemoryRelief
 from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.model_watch import ModelWatch
+from mlxd.daemon.observers import connect_crumbs, connect_metrics, connect_share
 from mlxd.daemon.probe_choice import count_workers
 from mlxd.daemon.reload import Reloader, Sources
 from mlxd.daemon.restore import FirstLoads
@@ -49,12 +50,10 @@ from mlxd.engines.errors import MemoryRefusal
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.types import PrefillEvictionRequest
-from mlxd.memory.footprint import Reading
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.probe import MemoryProbe
 from mlxd.registry.errors import ModelRemoved, RegistryError
 from mlxd.registry.registry import ModelRegistry
-from mlxd.registry.snapshot import Decision
 from mlxd.registry.spec import ModelSpec
 from mlxd.registry.states import RESIDENT
 
@@ -119,7 +118,7 @@ class Daemon:
             self.registry.engines, lambda: self.live.settings.supervision, self.dumps, on_hung
         )
         self._crumbs = Breadcrumbs.read(settings.server.state_dir, boot())
-        self._sleep = SleepWatch(power, self._lanes.crowd, partial(self.guard.reading, 0.0))
+        self._sleep = SleepWatch(power, self._hosts, partial(self.guard.reading, 0.0))
         self._first_loads = FirstLoads(
             self.live, self.registry, self._crumbs, self._preload, partial(self.guard.reading, 0.0)
         )
@@ -180,54 +179,18 @@ class Daemon:
             loop_lag=self._loop_lag,
             at_work=self._at_work,
         )
-        self._metrics.observe(self.registry.models, self.guard, self._books)
+        self._metrics.observe(self.registry.models, self.guard, self._books, self._share)
         FeedSource(services).connect()
-        self._connect_metrics()
-        self._connect_share()
-        self._connect_crumbs()
+        connect_metrics(self.registry, self._metrics)
+        connect_share(self.registry, self.guard, self._share, self._relief)
+        connect_crumbs(self.registry, self._crumbs, self._first_loads)
+        self.registry.before_load = self._before_load
         return services
 
-    def _connect_metrics(self) -> None:
-        """What the feed is told of decisions, the metrics are told too."""
-        told = self.registry.decisions.on_decision
-
-        def on_decision(decision: Decision) -> None:
-            self._metrics.decided(decision)
-            told(decision)
-
-        self.registry.decisions.on_decision = on_decision
-
-    def _connect_share(self) -> None:
-        """What the feed is told, the engines' share of memory is told too."""
-        told_of_models, told_of_memory = self.registry.on_models, self.guard.on_reading
-        reserve = LoadReserve(self._share, self.registry)
-
-        def on_models(names: Collection[str]) -> None:
-            reserve.on_models(names)
-            told_of_models(names)
-
-        def on_reading(reading: Reading) -> None:
-            self._relief.on_reading()
-            self._share.changed()
-            told_of_memory(reading)
-
-        self.registry.on_models, self.guard.on_reading = on_models, on_reading
-
-    def _connect_crumbs(self) -> None:
-        """What is on the disk follows the registry, and what is dangerous waits for it."""
-        told = self.registry.on_models
-
-        def on_models(names: Collection[str]) -> None:
-            self._crumbs.on_models(names)
-            self._first_loads.on_models(names)
-            told(names)
-
-        async def before_load(name: str) -> None:
-            await self._sleep.awake()
-            await self._crumbs.before_load(name)
-
-        self._crumbs.follow(self.registry)
-        self.registry.on_models, self.registry.before_load = on_models, before_load
+    async def _before_load(self, name: str) -> None:
+        """What is dangerous waits for the disk, and for a machine that sleeps."""
+        await self._sleep.awake()
+        await self._crumbs.before_load(name)
 
     @contextlib.asynccontextmanager
     async def _at_work(self, model: str, requests: Sequence[AnyRequest]) -> AsyncIterator[None]:
@@ -254,6 +217,7 @@ class Daemon:
         self._own(self._watchdog.run(), "watchdog")
         self._own(self._crumbs.run(), "breadcrumbs")
         self._own(self._sleep.run(), "sleep")
+        self._own(self._hosts.forget_prefixes(self.live), "prefixes")
 
     async def close(self) -> bool:
         """Refuse, drain, abort, free, in this order. False when something had to be abandoned.

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlxd.daemon.live import Live
-from mlxd.daemon.settings import Isolation, Settings
+from mlxd.daemon.settings import EngineSettings, Isolation, Settings
 from mlxd.engines.engine_run import EngineHost
 from mlxd.engines.lanes import LanePool
-from mlxd.engines.worker.worker_run import WorkerSettings
+from mlxd.engines.worker.worker_settings import WorkerSettings
 from mlxd.engines.worker.workers import Workers
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.probe import process_bytes
@@ -39,6 +39,11 @@ class EngineHosts:
     async def reclaim(self) -> None:
         """Give MLX's free buffers back to the system, here and in workers, while engines go on."""
         await asyncio.gather(self.lanes.reclaim(), self.workers.reclaim())
+
+    async def forget_prefixes(self, live: Live) -> None:
+        """Remove what processes have kept of prompts for models that are gone, or keep none any more."""
+        kept = [spec.name for spec in live.catalog.specs if _keeps_prefixes(live.settings.engine_for(spec.name))]
+        await asyncio.to_thread(self.workers.forget_prefixes, kept)
 
     async def hold_steps(self, seconds: float) -> bool:
         """Let no step begin, here and in workers; whether all that run have ended within so many seconds."""
@@ -71,6 +76,10 @@ def make_hosts(
     )
     workers.open()
     return EngineHosts(lanes, workers)
+
+
+def _keeps_prefixes(engine: EngineSettings) -> bool:
+    return engine.isolation == "process" and engine.prefix_cache_disk != "off"
 
 
 def needs_mlx_here(settings: Settings) -> bool:

@@ -32,18 +32,21 @@ def memory_share(guard: MemoryGuard) -> MemoryShare:
 
 @dataclass(frozen=True, slots=True)
 class MostForPrompts:
-    """Bytes that a prompt could have if everything else that may leave had left; `base` is what is no model's."""
+    """Bytes that a prompt could have if everything else that may leave had left; `base` is what is no model's,
+    `processes` what those of these models take beside them.
+    """
 
     guard: MemoryGuard
     base: Callable[[], int]
+    processes: Callable[[Collection[str]], int]
     registry: Callable[[], ModelRegistry]
 
     def of(self, name: str) -> Callable[[], int | None]:
         """For prompts of one model: beside its own weights, and pinned models. Call it on the event loop."""
 
         def most() -> int:
-            registry = self.registry()
-            held = registry.weights_beside(name)
+            staying = self.registry().staying_for(name)
+            held = sum(staying.values()) + self.processes(staying)
             return self.guard.limits.soft_bytes - self.base() - held
 
         return most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -9,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mlxd.daemon.memory_books import MemoryBooks
+from mlxd.engines.memory_share import MemoryShare
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.ladder import Rung
 from mlxd.registry.snapshot import Decision, ModelSnapshot
@@ -58,9 +60,11 @@ class Metrics:
         """Takes the seconds from each cancel until memory and slot were free."""
         return self._freed.labels(model).observe
 
-    def observe(self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks) -> None:
-        """Look these up when somebody reads; called once."""
-        self._registry.register(_Lookup(models, guard, books))
+    def observe(
+        self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks, share: MemoryShare
+    ) -> None:
+        """Look these up when somebody reads, on the event loop; called once."""
+        self._registry.register(_Lookup(models, guard, books, share))
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""
@@ -70,10 +74,13 @@ class Metrics:
 class _Lookup(Collector):
     """Gauges over snapshots. Reading them measures nothing and wakes no engine."""
 
-    def __init__(self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks) -> None:
+    def __init__(
+        self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks, share: MemoryShare
+    ) -> None:
         self._models = models
         self._guard = guard
         self._books = books
+        self._share = share
 
     def describe(self) -> Iterable[Family]:
         """Nothing: the registry must not look anything up while the daemon is built."""
@@ -83,6 +90,9 @@ class _Lookup(Collector):
         models = self._models()
         yield from _model_gauges(models)
         yield from self._memory_gauges(models)
+        promised = "Bytes that prompts and loads were promised and have not taken yet."
+        yield Family("mlxd_memory_promised_bytes", promised, value=self._share.promised)
+        yield Family("mlxd_tasks", "Tasks of the daemon's event loop.", value=len(asyncio.all_tasks()))
 
     def _memory_gauges(self, models: list[ModelSnapshot]) -> Iterator[Family]:
         reading = self._guard.latest

@@ -61,6 +61,9 @@ from mlxd.engines.types import (
 
 log = structlog.stdlib.get_logger(__name__)
 
+# Seconds within which the system ends a process that was given up.
+GONE = 4.0
+
 PrefillEvictionCallback = Callable[[PrefillEvictionRequest], Awaitable[None]]
 
 
@@ -227,21 +230,27 @@ class EngineBase(ABC):
     async def close(self, error: Exception, timeout: float) -> bool:
         """End what runs with `error`, drop the model and give back what it ran on, within `timeout` seconds.
 
-        False when it did not answer in time and what it holds is lost; a process of its own is killed. Idempotent.
+        False when it did not answer in time and what it holds is lost; a process of its own is killed, and is gone a
+        few seconds later at most. Idempotent.
         """
-        if self._given_up is not None or self.state in (EngineState.NEW, EngineState.CLOSED):
-            self.state = EngineState.CLOSED
-            return self._given_up is not False
-        self.state = EngineState.CLOSING
-        self.cancel_load()
-        self._run.put(Close(error))
+        if self._given_up is None and self.state not in (EngineState.NEW, EngineState.CLOSED):
+            self.state = EngineState.CLOSING
+            self.cancel_load()
+            self._run.put(Close(error))
+            if not await self._closes_within(timeout):
+                log.error("engine.close_timeout", model=self._config.name, timeout_s=timeout)
+                self._abandon(error)
+        if self._given_up:
+            self._given_up = await self._closes_within(GONE)
+        self.state = EngineState.CLOSED
+        return self._given_up is not False
+
+    async def _closes_within(self, seconds: float) -> bool:
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 await self._closed.wait()
         except TimeoutError:
-            log.error("engine.close_timeout", model=self._config.name, timeout_s=timeout)
-            return self._abandon(error)
-        self.state = EngineState.CLOSED
+            return False
         return True
 
     def lose(self, dead: EngineDead) -> None:
@@ -270,8 +279,8 @@ class EngineBase(ABC):
 
     def _admit(self, reader: Reader) -> None:
         """The reader's request is on its way to the lane; `_leave` is the twin."""
-        self._live[reader.request.id] = reader
         self._run.put(Add(reader.request, self._clock()))
+        self._live[reader.request.id] = reader
 
     def _refuse(self, error: MemoryRefusal) -> NoReturn:
         """Tell of it, and raise it."""
@@ -320,7 +329,7 @@ class EngineBase(ABC):
             # the id may be another request's by now, whose reader must not get what is left of this one
             if reader is not None and reader.request is request:
                 reader.put(item)
-        if result.eviction is not None:
+        if result.eviction is not None and self.state is EngineState.READY:
             task = asyncio.create_task(self._evict(result.eviction))
             self._evictions.add(task)
             task.add_done_callback(self._evictions.discard)
@@ -348,20 +357,20 @@ class EngineBase(ABC):
         self._fail_live(EngineClosed(f"model {self._config.name} was unloaded"))
         self._closed.set()
 
-    def _abandon(self, error: Exception) -> bool:
-        """Give up what it runs on; whether what that held comes back."""
+    def _abandon(self, error: Exception) -> None:
+        """Give up what it runs on."""
         self._given_up = self._run.abandon()
         self.state = EngineState.CLOSED
         self._fail_live(error)
-        return self._given_up
 
     def _suspect(self, dead: EngineDead) -> None:
-        """Note the requests that were at work when it died."""
-        waiting = {status.id for status in self.requests() if status.state is RequestState.WAITING}
-        running = [reader.request for name, reader in self._live.items() if name not in waiting]
-        # what is known of them is from before the step: one that has just come may have begun with it
-        live = running or [reader.request for reader in self._live.values()]
-        dead.suspects = dead.suspects or tuple(fingerprint(request) for request in live)
+        """Note the requests that were at work when it died, or may have been."""
+        known = {status.id for status in self.requests() if status.state is RequestState.WAITING}
+        running = [reader.request for name, reader in self._live.items() if name not in known]
+        waiting = [reader.request for name, reader in self._live.items() if name in known]
+        # what is known of them is from before the step: the next ones may have begun with it
+        begun = waiting[: max(0, self._most_running() - len(running))]
+        dead.suspects = dead.suspects or tuple(fingerprint(request) for request in (*running, *begun))
 
     def _fail_live(self, error: Exception) -> None:
         while self._trims:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.messages import Inbox, LoopEvent, Message
 from mlxd.engines.outbox import Outbox
 from mlxd.engines.types import EngineStats, RequestStatus
@@ -23,6 +24,7 @@ class LaneRun:
         self._lanes = lanes
         self._lane: Lane | None = None
         self._memory = plan.memory
+        self._receive = plan.receive
         self._inbox: Inbox = Inbox()
         outbox: Outbox[LoopEvent] = Outbox(asyncio.get_running_loop(), plan.receive)
         self._loop = plan.loop(
@@ -57,7 +59,12 @@ class LaneRun:
         return self._loop.heartbeat_age()
 
     def start(self) -> None:
-        self._lane = self._lanes.acquire()
+        try:
+            self._lane = self._lanes.acquire()
+        except RuntimeError as error:  # there are too many threads
+            failure = LoadError(LoadFailure.INTERNAL, f"no thread could be started for it: {error}")
+            asyncio.get_running_loop().call_soon(self._receive, failure)
+            return
         self._lane.run(self._loop.run)
 
     def put(self, message: Message) -> None:

@@ -128,6 +128,12 @@ class MemoryShare:
         with self._books.lock:
             return self._books.left(self.headroom())
 
+    @property
+    def promised(self) -> int:
+        """Bytes that were promised, to all together, and are not taken yet."""
+        with self._books.lock:
+            return sum(self._books.promised.values())
+
 
 class MemoryStake:
     """The share under one engine's name; `most` is what one of its prompts could have at all."""

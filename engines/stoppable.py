@@ -16,21 +16,25 @@ class Stopped(BaseException):
 
 
 class StoppableThread(Generic[T]):
-    """Runs `work` in a thread of its own, which then calls `on_end` with what came of it."""
+    """Runs `work` in a thread of its own, which then calls `on_end` with what came of it.
+
+    Raises RuntimeError when no thread can be started.
+    """
 
     def __init__(self, work: Callable[[], T], on_end: Callable[[Future[T]], None], name: str) -> None:
         self._work = work
         self._on_end = on_end
         self._lock = threading.Lock()
-        self._ended = False
+        self._works = self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Raise Stopped in the thread as soon as it runs Python code; nothing when its work has ended."""
+        # The lock keeps the thread in its work: before it and after it nobody would catch what is raised.
         with self._lock:
-            # The lock keeps the thread's id from being another thread's by now.
-            if not self._ended and self._thread.ident is not None:
+            self._stopped = True
+            if self._works and self._thread.ident is not None:
                 raised = ctypes.py_object(Stopped)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), raised)
 
@@ -44,7 +48,11 @@ class StoppableThread(Generic[T]):
 
     def _done(self) -> T:
         try:
+            with self._lock:
+                if self._stopped:
+                    raise Stopped
+                self._works = True
             return self._work()
         finally:
             with self._lock:
-                self._ended = True
+                self._works = False

@@ -67,11 +67,13 @@ class RegistryReader(ABC):
         loaded = {name: entry.engine for name, entry in self._entries.items() if entry.loaded_at is not None}
         return {name: engine for name, engine in loaded.items() if engine is not None}
 
-    def weights_beside(self, name: str) -> int:
-        """Bytes that stay whatever leaves for this model's requests: its own weights, and those of pinned models."""
+    def staying_for(self, name: str) -> dict[str, int]:
+        """What stays whatever leaves for this model's requests: itself and pinned models, with the bytes of their
+        weights.
+        """
         state = self._state
         pinned = [other for other in self.engines() if other != name and state.models[other].pinned]
-        return self._entry(name).weight_bytes + sum(self._entries[other].weight_bytes for other in pinned)
+        return {one: self._entry(one).weight_bytes for one in (name, *pinned)}
 
     def unread_bytes(self, name: str) -> int:
         """Bytes that a load in progress has still to take; 0 for models that are not on their way."""

@@ -6,8 +6,17 @@ import json
 import os
 from pathlib import Path
 
+from mlxd.daemon.engine_hosts import WORKER_BASE
+
+# `make test-process` runs daemons with this in the environment.
+ISOLATION = "MLXD_ENGINE__ISOLATION"
+# For a daemon whose faults are in its own process, or whose scripted memory has no room for another.
+IN_THREADS = {ISOLATION: "thread"}
+
 # Models of 11.5 MB each: the ceiling is moved by a scripted probe so that two of them fit.
-MODEL_BYTES = 12_600_000
+MODEL_BYTES = 12_600_000 + (WORKER_BASE if os.environ.get(ISOLATION) == "process" else 0)
+# Bytes beside them, for what is asked of them.
+SLACK = 6_300_000
 
 
 def scripted_probe(folder: Path, used: int = 100_000_000) -> dict[str, str]:
@@ -20,8 +29,12 @@ def scripted_probe(folder: Path, used: int = 100_000_000) -> dict[str, str]:
     return {"MLXD_TEST_PROBE": str(file)}
 
 
+def room_bytes(count: int, used: int = 100_000_000) -> int:
+    return used + count * MODEL_BYTES + SLACK
+
+
 def room_for(count: int, used: int = 100_000_000) -> str:
-    return f'[memory]\nceiling = {used + count * MODEL_BYTES + MODEL_BYTES // 2}\nsoft = "100%"\n'
+    return f'[memory]\nceiling = {room_bytes(count, used)}\nsoft = "100%"\n'
 
 
 def hold_load(model: Path) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import aiohttp
+from daemon_process import Api
 
 from mlxd.daemon.cli.sse import Comment, SseParser
 
@@ -66,3 +67,16 @@ async def reading(url: str, since: int | None = None, **headers: str) -> AsyncIt
 
 def numbers(events: Iterable[tuple[str, dict]]) -> list[int]:
     return [data["seq"] for _, data in events]
+
+
+async def follow(api: Api) -> None:
+    """Read the feed for ever, and hold it to its numbers."""
+    number, expected = 0, None
+    async with api.get_stream("/admin/events") as response:
+        async for line in response.content:
+            if line.startswith(b"id: "):
+                number = int(line.removeprefix(b"id: "))
+            if line.startswith(b"event: "):
+                assert line == b"event: snapshot\n" or number == expected, (line, number, expected)
+                expected = number + 1
+    raise AssertionError("the feed ended while the daemon ran")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from api_fakes import VOCABULARY, FakeTokenizer
+from daemon_faults import IN_THREADS
 from daemon_process import Daemon, daemon
 from fake_runner import FakeRunner
 
@@ -123,7 +124,8 @@ def hanging_daemon(folder: Path, models: Path, config: str = "", **options: Any)
     faults = Faults(folder / "faults")
     faults.folder.mkdir(parents=True, exist_ok=True)
     program = (sys.executable, __file__)
-    with daemon(folder, models, config, environ={VARIABLE: str(faults.folder)}, program=program, **options) as running:
+    environ = {**IN_THREADS, VARIABLE: str(faults.folder)}
+    with daemon(folder, models, config, environ=environ, program=program, **options) as running:
         yield running, faults
 
 

@@ -1,5 +1,7 @@
 """GET /metrics of a real daemon: what was counted, and what is true now."""
 
+import asyncio
+
 import pytest
 from daemon_process import Api, chat_body, daemon
 from prometheus_client.parser import text_string_to_metric_families
@@ -50,6 +52,21 @@ async def test_gauges_say_what_is_loaded_and_what_it_takes(served):
     assert found["mlxd_model_resident_bytes", ("idle",)] == 0
     assert found["mlxd_requests_running", ("m",)] == 0
     assert ("mlxd_requests_running", ("idle",)) not in found
+
+
+async def test_requests_are_tasks_and_what_they_were_promised_is_given_back(served):
+    async with Api(served.url) as api:
+        await api.text("m")
+        before = await scrape(api)
+        async with asyncio.TaskGroup() as requests:
+            for number in range(4):
+                requests.create_task(api.text("m", f"hello {number}", max_tokens=200))
+            await api.until("/admin/requests", lambda answer: len(answer["data"]) == 4)
+            busy = await scrape(api)
+        async with asyncio.timeout(10):
+            while (await scrape(api))["mlxd_memory_promised_bytes", ()]:
+                await asyncio.sleep(0.02)
+    assert busy["mlxd_tasks", ()] > before["mlxd_tasks", ()] >= 5
 
 
 async def test_the_parts_of_the_memory_sum_to_the_footprint(served):

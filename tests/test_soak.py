@@ -9,6 +9,7 @@ import time
 import psutil
 import pytest
 from daemon_process import Api, daemon
+from feed_reading import follow
 
 SECONDS = float(os.environ.get("MLXD_SOAK_SECONDS", "600"))
 NAMES = ("one", "two", "three", "four")
@@ -107,16 +108,3 @@ async def leave_early(api: Api, name: str, dice: random.Random) -> None:
             if not await response.content.readline():
                 return
         response.close()
-
-
-async def follow(api: Api) -> None:
-    """Read the feed and hold it to its numbers."""
-    number, expected = 0, None
-    async with api.get_stream("/admin/events") as response:
-        async for line in response.content:
-            if line.startswith(b"id: "):
-                number = int(line.removeprefix(b"id: "))
-            if line.startswith(b"event: "):
-                assert line == b"event: snapshot\n" or number == expected, (line, number, expected)
-                expected = number + 1
-    raise AssertionError("the feed ended while the daemon ran")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -419,6 +420,10 @@ async def preempted(engine: EngineCore) -> None:
     await asyncio.wait(answers)
 
 
+def oom_score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
 async def test_the_process_is_named_after_its_model_and_starts_without_a_terminal(tmp_path, model):
     async with worker_pool(tmp_path) as workers:
         engine = worker_engine(model, workers)
@@ -426,4 +431,5 @@ async def test_the_process_is_named_after_its_model_and_starts_without_a_termina
         process = psutil.Process(pid_of(engine))
         assert process.cmdline()[0].startswith(f"mlxd: {model.name}")
         assert os.getsid(process.pid) == process.pid
+        assert sys.platform != "linux" or oom_score(process.pid) > oom_score(os.getpid())
         await closed(engine)

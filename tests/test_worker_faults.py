@@ -146,9 +146,8 @@ async def test_an_engine_that_is_given_up_gives_its_memory_back_all_the_same(tmp
         assert len(deaths) == 1
 
 
-async def test_a_worker_that_speaks_another_protocol_is_refused(tmp_path, model, monkeypatch):
-    monkeypatch.setattr("mlxd.engines.worker.worker_run.protocol", lambda: "another")
-    async with worker_pool(tmp_path) as workers:
+async def test_a_worker_that_speaks_another_protocol_is_refused(tmp_path, model):
+    async with worker_pool(tmp_path, protocol="another") as workers:
         with pytest.raises(LoadError, match="restart the daemon"):
             await worker_engine(model, workers).load()
 

@@ -16,7 +16,7 @@ from mlxd.engines.core import EngineCore
 from mlxd.engines.generation import Generation
 from mlxd.engines.turns import Turns
 from mlxd.engines.types import EngineConfig, Request, RequestOutput, SamplingParams
-from mlxd.engines.worker.worker_run import WorkerSettings
+from mlxd.engines.worker.worker_settings import WorkerSettings
 from mlxd.engines.worker.workers import Workers
 
 # Seconds of silence after which a worker is killed.
@@ -74,8 +74,15 @@ def is_gone(pid: int) -> bool:
 
 
 def children() -> list[int]:
-    """Processes that this one has started and that are there, zombies included."""
-    return [child.pid for child in psutil.Process().children(recursive=True)]
+    """Workers that this process has started and that are there, and zombies."""
+    return [child.pid for child in psutil.Process().children() if "serve" not in _command(child)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it is gone, or a zombie
+        return []
 
 
 def send(pid: int, number: signal.Signals) -> None:

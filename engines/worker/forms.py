@@ -33,9 +33,8 @@ class ImageOutline(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ImagesOutline(msgspec.Struct, array_like=True, frozen=True):
-    """The images of a prompt, which stay in the worker under a number."""
+    """The images of a prompt, which stay in the worker."""
 
-    held: int
     token: int
     length: int
     images: list[ImageOutline]

@@ -5,8 +5,8 @@ Lists of token ids cross as bytes (little-endian int32), data without a form of 
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
@@ -15,17 +15,10 @@ from typing import Any
 
 import msgspec
 
-_FILES = ("forms.py", "frames.py", "to_daemon.py", "to_worker.py", "../types.py")
 HEADER = 4
 """Bytes before each message that tell its length, big-endian."""
 MOST_BYTES = 1 << 30
 """Of one message; what claims to be longer is none."""
-
-
-def protocol() -> str:
-    """What daemon and worker must agree on: the files may have changed since the daemon was started."""
-    here = Path(__file__).parent
-    return hashlib.blake2b(b"".join((here / name).read_bytes() for name in _FILES), digest_size=8).hexdigest()
 
 
 class BadFrame(Exception):
@@ -40,7 +33,7 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """The messages that are complete now. Raises BadFrame."""
+        """The messages that are complete now. Raises BadFrame, after which there is nothing more to be had."""
         buffer = self._buffer
         buffer += data
         messages = []
@@ -60,13 +53,18 @@ class Frames:
     def _decode(self, frame: bytes) -> Any:
         try:
             return self._decoder.decode(frame)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadFrame(str(error)) from error
 
 
 def frame(message: msgspec.Struct) -> bytes:
-    """A message as it crosses."""
-    body = msgspec.msgpack.encode(message, enc_hook=_encoded)
+    """A message as it crosses. Raises ValueError for one that is too long, or has in it what cannot cross."""
+    try:
+        body = msgspec.msgpack.encode(message, enc_hook=_encoded)
+    except (NotImplementedError, OverflowError, RecursionError, TypeError) as error:
+        raise ValueError(f"a {type(message).__name__} does not cross: {error}") from error
+    if len(body) > MOST_BYTES:
+        raise ValueError(f"a message of {len(body)} bytes")
     return len(body).to_bytes(HEADER, "big") + body
 
 
@@ -102,18 +100,18 @@ def sayable(text: str) -> str:
 
 
 def to_json(value: object, **options: Any) -> bytes:
-    """JSON text that holds any string, lone surrogates too."""
-    return json.dumps(value, **options).encode()
+    """JSON text that holds any string, lone surrogates too, in hardly more bytes than its strings have."""
+    return text_to_bytes(json.dumps(value, ensure_ascii=False, **options))
 
 
 def from_json(data: bytes) -> Any:
     """The value of JSON text."""
-    return json.loads(data)
+    return json.loads(text_from_bytes(data))
 
 
 def _encoded(value: object) -> object:
     if isinstance(value, Path):
-        return str(value)
+        return os.fsencode(value)
     if isinstance(value, Sequence):
         return list(value)
     raise NotImplementedError(f"{type(value).__name__} has no form to cross in")
@@ -121,5 +119,5 @@ def _encoded(value: object) -> object:
 
 def _decoded(kind: type, value: Any) -> Any:
     if issubclass(kind, Path):
-        return Path(value)
+        return Path(os.fsdecode(value))
     raise NotImplementedError(f"{kind.__name__} has no form to cross in")

@@ -20,15 +20,15 @@ class OutlinedImages(PromptImages):
     held: Any = None
 
 
-def outline_of(images: PromptImages, held: int) -> ImagesOutline:
-    """The outline of what the worker holds under this number."""
+def outline_of(images: PromptImages) -> ImagesOutline:
+    """The outline of what the worker holds."""
     parts = [
         ImageOutline(image.digest, image.tokens, {}, shared=True)
         if image.inputs is images.inputs
         else ImageOutline(image.digest, image.tokens, _outlines(image.inputs))
         for image in images.images
     ]
-    return ImagesOutline(held, images.token, images.length, parts, _outlines(images.inputs))
+    return ImagesOutline(images.token, images.length, parts, _outlines(images.inputs))
 
 
 def outlined(outline: ImagesOutline, held: Any) -> OutlinedImages:

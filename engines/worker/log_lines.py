@@ -25,8 +25,13 @@ class _Lines(logging.Handler):
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
-        fields = {} if record.exc_info is None else _exception(record.exc_info[1])
-        self._channel.send(_line(record.levelno, record.name, record.getMessage(), fields))
+        try:
+            fields = {} if record.exc_info is None else _exception(record.exc_info[1])
+            line = _line(record.levelno, record.name, record.getMessage(), fields)
+        # Whoever logs what cannot be formatted must not fail for it.
+        except Exception as error:  # noqa: BLE001
+            line = _line(logging.ERROR, record.name, "log.failed", {"error": repr(error)})
+        self._channel.send(line)
 
 
 def log_to(channel: Channel, level: int) -> None:

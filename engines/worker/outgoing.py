@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 
@@ -24,18 +23,20 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._numbers = count(1)
+        self._order_numbers = count(1)
         self._requests: dict[int, AnyRequest] = {}
         self._by_id: dict[str, int] = {}
         self._orders: dict[int, Exception] = {}
 
-    @property
-    def orders(self) -> Mapping[int, Exception]:
-        """The errors that requests were ended with, by number."""
-        return self._orders
-
     def request(self, number: int) -> AnyRequest | None:
         """The request of this number, None for one that is over."""
         return self._requests.get(number)
+
+    def ordered(self, number: int) -> Exception:
+        """The error of this number, with which requests were ended. Those before it have been carried out."""
+        for earlier in [each for each in self._orders if each < number]:
+            del self._orders[earlier]
+        return self._orders[number]
 
     def over(self, number: int) -> None:
         """Nothing more comes for a request."""
@@ -67,28 +68,33 @@ class Outgoing:
 
     def _add(self, request: AnyRequest, arrived: float) -> msgspec.Struct:
         number = next(self._numbers)
+        form = _form(number, request, arrived)
         self._requests[number] = request
         self._by_id[request.id] = number
-        if isinstance(request, EmbeddingRequest):
-            inputs = [(to_bytes(each.tokens), each.second) for each in request.inputs]
-            return to_worker.AddInputs(number, request.id, inputs, arrived)
-        chat = request.chat
-        return to_worker.AddText(
-            number,
-            request.id,
-            to_bytes(request.prompt),
-            _numbered(request.sampling),
-            arrived,
-            request.continues_text,
-            None if chat is None else to_json(chat.tools),
-            None if chat is None else chat.max_calls,
-            _held_number(request.images),
-        )
+        return form
 
     def _order(self, error: Exception) -> int:
-        number = len(self._orders) + 1
+        number = next(self._order_numbers)
         self._orders[number] = error
         return number
+
+
+def _form(number: int, request: AnyRequest, arrived: float) -> msgspec.Struct:
+    if isinstance(request, EmbeddingRequest):
+        inputs = [(to_bytes(each.tokens), each.second) for each in request.inputs]
+        return to_worker.AddInputs(number, request.id, inputs, arrived)
+    chat = request.chat
+    return to_worker.AddText(
+        number,
+        request.id,
+        to_bytes(request.prompt),
+        _numbered(request.sampling),
+        arrived,
+        request.continues_text,
+        None if chat is None else to_json(chat.tools),
+        None if chat is None else chat.max_calls,
+        _held_number(request.images),
+    )
 
 
 def _held_number(images: PromptImages | None) -> int | None:

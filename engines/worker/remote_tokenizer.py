@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +19,6 @@ from mlxd.engines.worker.calls import Calls
 from mlxd.engines.worker.frames import from_bytes, text_from_bytes
 from mlxd.engines.worker.image_outlines import outlined
 from mlxd.engines.worker.to_daemon import TokenizerFacts
-
-
-class HeldThere:
-    """Something that the worker keeps for as long as this object lives."""
-
-    def __init__(self, calls: Calls, number: int) -> None:
-        self.number = number
-        weakref.finalize(self, calls.drop, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +107,13 @@ class RemoteTokenizer(Tokenizer, GuideKeeper):
         told = [(place.message, place.part, place.image.param, place.image.max_pixels) for place in places]
         with self._files(place.image.data for place in places) as files:
             arguments = (_without_images(messages, places), template, tools, told)
-            reply = self._calls.make("encode_prompt", *arguments, files=files)
-        images = None
-        if reply.images is not None:
-            images = outlined(reply.images, HeldThere(self._calls, reply.images.held))
-        return EncodedPrompt(list(from_bytes(reply.value)), images)
+            answer = self._calls.make("encode_prompt", *arguments, files=files)
+        images = None if answer.images is None else outlined(answer.images, answer.held)
+        return EncodedPrompt(list(from_bytes(answer.value)), images)
 
     def check_guide(self, guide: Guide) -> Guide:
         """As `guidance.check_guide`; what it compiles to is kept in the worker."""
-        number = self._calls.make("check_guide", guide.kind.value, guide.text).value
-        return Guide(guide.kind, guide.text, HeldThere(self._calls, number))
+        return Guide(guide.kind, guide.text, self._calls.make("check_guide", guide.kind.value, guide.text).held)
 
     def guide_for_tools(
         self, tools: Sequence[Mapping[str, Any]], name: str | None, *, parallel: bool, form: Guide | None
@@ -136,14 +124,18 @@ class RemoteTokenizer(Tokenizer, GuideKeeper):
         return Guide(GuideKind(kind), text)
 
     @contextmanager
-    def _files(self, contents: Iterator[bytes]) -> Iterator[list[str]]:
-        """Files that are there meanwhile."""
+    def _files(self, contents: Iterable[bytes]) -> Iterator[list[Path]]:
+        """Files that are there meanwhile. Raises OSError for a disk that does not take them."""
+        contents = list(contents)
+        if not contents:
+            yield []
+            return
         with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as folder:
             files = []
             for number, content in enumerate(contents):
                 files.append(Path(folder) / str(number))
                 files[-1].write_bytes(content)
-            yield [str(file) for file in files]
+            yield files
 
 
 class RemoteEncoderTokenizer(EncoderTokenizer):

@@ -124,11 +124,12 @@ class WakeMe(msgspec.Struct, array_like=True, tag=13, frozen=True):
 
 
 class Reply(msgspec.Struct, array_like=True, tag=14, frozen=True):
-    """The result of a Call, or what it raised."""
+    """The result of a Call, or what it raised. `held` is the number of what the worker keeps until it gets a Drop."""
 
     number: int
     value: Any = None
     images: ImagesOutline | None = None
+    held: int | None = None
     error: ErrorForm | None = None
 
 

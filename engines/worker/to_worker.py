@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from mlxd.engines.types import EngineConfig, EngineLimits, SamplingParams
@@ -9,14 +11,13 @@ from mlxd.engines.types import EngineConfig, EngineLimits, SamplingParams
 
 class Start(msgspec.Struct, array_like=True, tag=1, frozen=True):
     """The first message. `kind` is "text" or "embedding", `ceiling` the bytes that the process may use, `prefix_folder`
-    where prompt prefixes are kept on the disk, "" for nowhere.
+    where prompt prefixes are kept on the disk, None for nowhere.
     """
 
-    protocol: str
     kind: str
     config: EngineConfig
     ceiling: int | None = None
-    prefix_folder: str = ""
+    prefix_folder: Path | None = None
     log_level: int = 0
     others_work: int = 0
 
@@ -112,7 +113,7 @@ class Call(msgspec.Struct, array_like=True, tag=15, frozen=True):
     number: int
     method: str
     arguments: bytes
-    files: list[str] = []
+    files: list[Path] = []
 
 
 class StopCall(msgspec.Struct, array_like=True, tag=16, frozen=True):

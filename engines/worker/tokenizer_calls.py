@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from mlxd.engines.encoder_tokenizer import EncoderTokenizer
 from mlxd.engines.errors import EngineError, InvalidRequest
 from mlxd.engines.guidance import check_guide
 from mlxd.engines.guide_tools import guide_for_tools
-from mlxd.engines.prompt_images import EncodedPrompt, ImageInput
-from mlxd.engines.stoppable import StoppableThread
+from mlxd.engines.prompt_images import ImageInput, PromptImages
+from mlxd.engines.stoppable import StoppableThread, Stopped
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import Guide, GuideKind
 from mlxd.engines.worker.channel import Channel
 from mlxd.engines.worker.error_forms import form_of
-from mlxd.engines.worker.forms import ImagesOutline
 from mlxd.engines.worker.frames import from_json, text_to_bytes, to_bytes
 from mlxd.engines.worker.held import Held
 from mlxd.engines.worker.image_outlines import outline_of
@@ -29,7 +29,13 @@ from mlxd.engines.worker.to_worker import Call
 
 log = structlog.stdlib.get_logger(__name__)
 
-Result = tuple[Any, ImagesOutline | None]
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call gives: `value` crosses, `kept` stays here under a number; of images their outline crosses."""
+
+    value: Any = None
+    kept: Any = None
 
 
 class TokenizerCalls:
@@ -54,10 +60,13 @@ class TokenizerCalls:
 
     def make(self, call: Call) -> None:
         """Start a call; its Reply is sent when it is done."""
-        with self._lock:
-            self._running[call.number] = StoppableThread(
-                lambda: self._result(call), lambda result: self._reply(call.number, result), "tokenizer"
-            )
+        try:
+            with self._lock:
+                self._running[call.number] = StoppableThread(
+                    lambda: self._result(call), lambda result: self._reply(call.number, result), "tokenizer"
+                )
+        except RuntimeError as error:  # there are too many threads
+            self._fail(call.number, error)
 
     def stop(self, number: int) -> None:
         """Nobody waits for a call any more."""
@@ -70,14 +79,27 @@ class TokenizerCalls:
         with self._lock:
             self._running.pop(number, None)
         error = result.exception()
-        if error is not None and not isinstance(error, EngineError):
+        if error is not None:
+            self._fail(number, error)
+            return
+        # only now: whoever is stopped keeps nothing
+        kept = result.result().kept
+        held = None if kept is None else self._held.hold(kept)
+        images = outline_of(kept) if isinstance(kept, PromptImages) else None
+        try:
+            self._channel.send(Reply(number, result.result().value, images, held))
+        except ValueError as unsendable:
+            self._held.drop(held or 0)
+            self._fail(number, unsendable)
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        if not isinstance(error, EngineError | Stopped):
             log.error("worker.call_broke", exc_info=error)
-        reply = Reply(number, *result.result()) if error is None else Reply(number, error=form_of(error))
-        self._channel.send(reply)
+        self._channel.send(Reply(number, error=form_of(error)))
 
     def _result(self, call: Call) -> Result:
         value = self._methods[call.method](*from_json(call.arguments), *([call.files] if call.files else []))
-        return value if isinstance(value, tuple) else (value, None)
+        return value if isinstance(value, Result) else Result(value)
 
     @property
     def _own(self) -> Tokenizer:
@@ -99,14 +121,11 @@ class TokenizerCalls:
         template: Mapping[str, Any] | None,
         tools: Sequence[Mapping[str, Any]] | None,
         places: Sequence[tuple[int, int, str, int]] = (),
-        files: Sequence[str] = (),
+        files: Sequence[Path] = (),
     ) -> Result:
         _put_images(messages, places, files)
         encoded = self._own.encode_prompt(messages, template, tools)
-        return to_bytes(encoded.tokens), self._kept(encoded)
-
-    def _kept(self, encoded: EncodedPrompt) -> ImagesOutline | None:
-        return None if encoded.images is None else outline_of(encoded.images, self._held.hold(encoded.images))
+        return Result(to_bytes(encoded.tokens), encoded.images)
 
     def _render_chat(self, *arguments: Any) -> bytes:
         return text_to_bytes(self._own.render_chat(*arguments))
@@ -114,8 +133,8 @@ class TokenizerCalls:
     def _template_reads(self, variable: str) -> bool:
         return self._own.template_reads(variable)
 
-    def _check_guide(self, kind: str, text: str) -> int:
-        return self._held.hold(check_guide(self._own, Guide(GuideKind(kind), text)).compiled)
+    def _check_guide(self, kind: str, text: str) -> Result:
+        return Result(kept=check_guide(self._own, Guide(GuideKind(kind), text)).compiled)
 
     def _guide_for_tools(
         self, tools: Sequence[Mapping[str, Any]], name: str | None, parallel: bool, form: tuple[str, str] | None
@@ -147,8 +166,8 @@ def facts_of(tokenizer: Tokenizer) -> TokenizerFacts:
 
 
 def _put_images(
-    messages: list[dict[str, Any]], places: Sequence[tuple[int, int, str, int]], files: Sequence[str]
+    messages: list[dict[str, Any]], places: Sequence[tuple[int, int, str, int]], files: Sequence[Path]
 ) -> None:
     """Put the images of files into the parts of messages that are their places."""
     for file, (message, part, param, max_pixels) in zip(files, places, strict=True):
-        messages[message]["content"][part]["image"] = ImageInput(Path(file).read_bytes(), param, max_pixels)
+        messages[message]["content"][part]["image"] = ImageInput(file.read_bytes(), param, max_pixels)

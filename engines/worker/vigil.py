@@ -47,7 +47,7 @@ class Vigil:
         now = self._loop.time()
         if now - self._due > LOOK:
             # it was this process that stood still: what the worker said meanwhile is not read yet
-            self._heard = max(self._heard, now - LOOK)
+            self._heard = now
         silent, patience = now - self._heard, self._patience()
         if patience is not None and silent > (patience if self._has_spoken else max(patience, START)):
             self._on_silent(silent)

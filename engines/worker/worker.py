@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+import structlog
 
 from mlxd.engines.backend import Backend, mlx_backend
 from mlxd.engines.embedding_loop import EmbeddingLoop
-from mlxd.engines.errors import LoadError
+from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.lanes import LanePool
 from mlxd.engines.loop import EngineLoop
 from mlxd.engines.memory_share import Brake
@@ -34,18 +35,22 @@ from mlxd.engines.messages import (
 from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.text_loop import TextLoop
-from mlxd.engines.types import LoadProgress
+from mlxd.engines.tokenizer import Tokenizer
+from mlxd.engines.types import LoadProgress, ModelInfo
 from mlxd.engines.worker import to_daemon, to_worker
 from mlxd.engines.worker.arrivals import inputs_request, text_request
 from mlxd.engines.worker.channel import Channel
 from mlxd.engines.worker.departures import Departures
-from mlxd.engines.worker.error_forms import Ordered
+from mlxd.engines.worker.error_forms import Ordered, form_of
+from mlxd.engines.worker.frames import sayable
 from mlxd.engines.worker.held import Held
 from mlxd.engines.worker.log_lines import log_to
 from mlxd.engines.worker.pulse import Pulse
 from mlxd.engines.worker.tokenizer_calls import TokenizerCalls, facts_of
 from mlxd.engines.worker.worker_stake import WorkerStake
 from mlxd.engines.worker.worker_turns import WorkerTurns
+
+log = structlog.stdlib.get_logger(__name__)
 
 KINDS: dict[str, type[EngineLoop[Any, Any]]] = {"text": TextLoop, "embedding": EmbeddingLoop}
 """Kinds of engines, as a Start names them."""
@@ -88,10 +93,8 @@ class Worker:
     def take(self, message: Any) -> None:  # noqa: C901, PLR0912 - one branch for each message
         """Do what a message says."""
         match message:
-            case to_worker.AddText():
-                self._inbox.put(Add(text_request(message, self._held), message.arrived))
-            case to_worker.AddInputs():
-                self._inbox.put(Add(inputs_request(message), message.arrived))
+            case to_worker.AddText() | to_worker.AddInputs():
+                self._add(message)
             case to_worker.GiveUp(id, at, cancel):
                 self._inbox.put(Cancel(id, at) if cancel else Abort(id, at))
             case to_worker.EndAll(order, close):
@@ -103,6 +106,7 @@ class Worker:
             case to_worker.TrimTo(max_bytes):
                 self._inbox.put(Trim(max_bytes))
             case to_worker.RetuneTo(limits):
+                self._config = self._config.with_limits(limits)
                 self._inbox.put(Retune(limits))
             case to_worker.CancelLoad():
                 self._loop.load_cancelled = True
@@ -126,6 +130,16 @@ class Worker:
                 self._hold(seconds)
             case to_worker.FreeSteps():
                 self._lanes.crowd.open()
+
+    def _add(self, add: to_worker.AddText | to_worker.AddInputs) -> None:
+        try:
+            request = inputs_request(add) if isinstance(add, to_worker.AddInputs) else text_request(add, self._held)
+        # Whatever is wrong with one request, the others go on.
+        except Exception as error:
+            log.exception("worker.request_broke")
+            self._channel.send(to_daemon.Step([to_daemon.Item(add.number, error=form_of(error))]))
+        else:
+            self._inbox.put(Add(request, add.arrived))
 
     def _open(self, open_backend: Callable[[], Backend]) -> None:
         try:
@@ -161,16 +175,27 @@ class Worker:
             case LoadProgress(done, total):
                 self._channel.send(to_daemon.Progress(done, total))
             case Loaded(info, tokenizer):
-                self._departures = Departures(tokenizer)
-                self._calls.tokenizer = tokenizer
-                self._pulse.note()
-                self._channel.send(to_daemon.Ready(info, facts_of(tokenizer)))
+                self._loaded(info, tokenizer)
             case LoadError(reason=reason):
-                self._leave(to_daemon.LoadFailed(reason, str(event)))
+                self._leave(to_daemon.LoadFailed(reason, sayable(str(event))))
             case Trimmed():
                 self._channel.send(to_daemon.TrimDone())
             case Closed():
                 self._leave(to_daemon.Gone())
+
+    def _loaded(self, info: ModelInfo, tokenizer: Tokenizer) -> None:
+        self._departures = Departures(tokenizer)
+        self._calls.tokenizer = tokenizer
+        self._pulse.note()
+        try:
+            facts = facts_of(tokenizer)
+        # A tokenizer and its template are programs that came with the model.
+        except Exception as error:
+            log.exception("worker.facts_broke")
+            said = f"nothing can be said of its tokenizer: {type(error).__name__}: {error}"
+            self._leave(to_daemon.LoadFailed(LoadFailure.BAD_FILES, sayable(said)))
+        else:
+            self._channel.send(to_daemon.Ready(info, facts))
 
     def _leave(self, last: Any) -> None:
         """Write what is left to write, send the last message and end the process. The lane does not wait for it."""
@@ -186,6 +211,6 @@ class Worker:
 
 def _prefix_folder(start: to_worker.Start, backend: Callable[..., Backend]) -> PrefixFolder | None:
     """A folder of this worker alone, within the model's own bound."""
-    if not start.prefix_folder or not start.config.prefix_disk_bytes:
+    if start.prefix_folder is None or not start.config.prefix_disk_bytes:
         return None
-    return PrefixFolder(Path(start.prefix_folder), start.config.prefix_disk_bytes, backend)
+    return PrefixFolder(start.prefix_folder, start.config.prefix_disk_bytes, backend)

@@ -12,14 +12,15 @@ from mlxd.engines.worker.channel import Channel
 from mlxd.engines.worker.to_daemon import MemoryCall, MemorySet, WakeMe
 from mlxd.engines.worker.to_worker import MemoryAnswer
 
-# Seconds for an answer. A daemon that has none by then is stuck, and the step fails.
-PATIENCE = 60.0
 # Bytes by which a promise may be other than what the daemon was last told: it changes with every token.
 SLACK = 1_000_000
 
 
 class WorkerStake:
-    """See Stake: for the lane, but for `answered`, `brake_to` and `woken`."""
+    """See Stake: for the lane, but for `answered`, `brake` and `woken`.
+
+    A lane waits for an answer as long as it takes: the daemon watches over its steps, and the process ends with it.
+    """
 
     def __init__(self, channel: Channel, brake: Brake = OFF) -> None:
         self.brake = brake
@@ -28,11 +29,15 @@ class WorkerStake:
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._asked: dict[int, Future[MemoryAnswer]] = {}
-        self._told = (0, 0)
-        self._wakers: list[Callable[[], None]] = []
+        # what the daemon has in its books
+        self._promised = self._running = 0
+        self._waker: Callable[[], None] | None = None
 
     def claim(self, nbytes: int) -> int | None:
-        return self._ask("claim", nbytes)
+        left = self._ask("claim", nbytes)
+        if left is None:
+            self._promised = nbytes
+        return left
 
     def room(self) -> int | None:
         return self._ask("room")
@@ -47,23 +52,23 @@ class WorkerStake:
         return bool(self._ask("others_run"))
 
     def set(self, promised: int, running: int) -> None:
-        told, ran = self._told
-        same = running == ran and bool(promised) == bool(told) and abs(promised - told) < SLACK
+        told = self._promised
+        same = running == self._running and bool(promised) == bool(told) and abs(promised - told) < SLACK
         if not same:
-            self._told = (promised, running)
+            self._promised, self._running = promised, running
             self._channel.send(MemorySet(promised, running))
 
     def wake(self, waker: Callable[[], None]) -> None:
         with self._lock:
-            first = not self._wakers
-            self._wakers.append(waker)
+            first = self._waker is None
+            self._waker = waker
         if first:
             self._channel.send(WakeMe())
 
     def forget(self) -> None:
         """The daemon forgets by itself what a worker had."""
         with self._lock:
-            self._wakers.clear()
+            self._waker = None
 
     def answered(self, answer: MemoryAnswer) -> None:
         """The daemon has answered."""
@@ -76,8 +81,8 @@ class WorkerStake:
     def woken(self) -> None:
         """Memory may have come free."""
         with self._lock:
-            wakers, self._wakers = self._wakers, []
-        for waker in wakers:
+            waker, self._waker = self._waker, None
+        if waker is not None:
             waker()
 
     def _ask(self, method: str, nbytes: int = 0) -> int | None:
@@ -86,8 +91,4 @@ class WorkerStake:
             number = next(self._numbers)
             self._asked[number] = answer
         self._channel.send(MemoryCall(number, method, nbytes))
-        try:
-            return answer.result(PATIENCE).value
-        finally:
-            with self._lock:
-                self._asked.pop(number, None)
+        return answer.result().value

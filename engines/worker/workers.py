@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+from collections.abc import Collection
 
 from mlxd.engines.engine_run import EngineRun, RunPlan
+from mlxd.engines.prefix_files import NAME
 from mlxd.engines.turns import Turns
-from mlxd.engines.worker.worker_run import WorkerRun, WorkerSettings
+from mlxd.engines.worker.worker_run import WorkerRun
+from mlxd.engines.worker.worker_settings import WorkerSettings
 
 # Seconds that a worker may take to give free buffers back.
 RECLAIM_PATIENCE = 5.0
 
 
 class Workers:
-    """Makes runs in processes of their own, and knows those that are there. Used on the event loop only; `counters` and
-    `base_bytes` are for other threads too.
+    """Makes runs in processes of their own, and knows those that are there. Used on the event loop only; `counters`,
+    `base_bytes` and `forget_prefixes` are for other threads too.
 
     `turns` has the engines at work, of this process too.
     """
@@ -27,8 +31,18 @@ class Workers:
 
     def open(self) -> None:
         """Make the folder for what crosses in files; what an earlier daemon left in it is removed. Raises OSError."""
-        shutil.rmtree(self._settings.scratch, ignore_errors=True)
-        self._settings.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        scratch = self._settings.scratch
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for left in scratch.iterdir():
+            shutil.rmtree(left, ignore_errors=True)
+
+    def forget_prefixes(self, keep: Collection[str]) -> None:
+        """Remove what was kept of prompts of all models but these, as far as the disk lets it; for any thread."""
+        kept = {self._settings.prefix_folder(name).name for name in keep}
+        with contextlib.suppress(OSError):  # there is none
+            for folder in self._settings.prefixes.iterdir():
+                if folder.name not in kept and NAME.fullmatch(folder.name):
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def engine_run(self, plan: RunPlan) -> EngineRun:
         """A loop that will run in a process of its own."""
@@ -46,6 +60,10 @@ class Workers:
     def base_bytes(self) -> int:
         """Bytes that all workers take beside their models."""
         return sum(run.base_bytes for run in list(self._runs))
+
+    def base_of(self, models: Collection[str]) -> int:
+        """Bytes that the workers of these models take beside them."""
+        return sum(run.base_bytes for run in list(self._runs) if run.name in models)
 
     async def reclaim(self) -> None:
         """Have all of them give free buffers back to the system; one that does not answer is left to itself."""
