@@ -129,7 +129,8 @@ class Daemon:
 
     def _engine_maker(self, settings: Settings) -> EngineMaker:
         step_lock = threading.Lock() if settings.engine.step_lock else None
-        most = MostForPrompts(self.guard, lambda: self._books.base, lambda: self.registry)
+        base, processes = lambda: self._books.base, self._hosts.workers.base_of
+        most = MostForPrompts(self.guard, base, processes, lambda: self.registry)
         return EngineMaker(
             self.live,
             self._hosts,

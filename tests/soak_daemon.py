@@ -34,11 +34,13 @@ ROOM = 2.5
 
 # A request waits at most for its model, and once more for memory; then it may be at work, be stopped with its process
 # and wait for an unload.
-QUEUE, ANSWER, UNLOAD, STALL = 20, 5, 10, 30
+QUEUE, ANSWER, UNLOAD = 20, 5, 10
+# A process that was stopped before its first word counts as silent after 30 seconds; a load that only stalls is wrong.
+STALL = 40
 # Bytes of prompt prefixes on the disk, for each model in a process and for all others together.
 DISK = 8_000_000
 # Seconds within which everything that was asked for ends on a machine that does other things, too.
-PATIENCE = 2 * QUEUE + ANSWER + UNLOAD + STALL + 35
+PATIENCE = 2 * QUEUE + ANSWER + UNLOAD + STALL + 25
 
 _FIXED = f"""
 [server]
