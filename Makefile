@@ -17,7 +17,10 @@ PLANNER := planner crashes deaths draft exits explain forecast pace ledger place
 PLANNER_TESTS := $(filter-out tests/test_planner_machine.py,\
   $(sort $(wildcard tests/test_planner_*.py $(PLANNER:%=tests/test_%.py))))
 
-.PHONY: setup demo run check test planner-coverage soak bench memory-table service-files lock clean
+# The tests of the whole API: all that start a real daemon.
+API_TESTS = $(shell grep -lE '^from (daemon_process|clients_daemon) import' tests/test_*.py)
+
+.PHONY: setup demo run check test test-process planner-coverage soak bench memory-table service-files lock clean
 
 setup: $(STAMP)
 
@@ -46,13 +49,17 @@ check: setup build/ns/mlxd
 test: setup planner-coverage
 	$(WITH_BLAS) $(BIN)/python -Im pytest -n $(JOBS) --dist loadfile -m 'not soak' $(PLANNER_TESTS:%=--ignore=%)
 
+# The whole API once more, with each engine in a process of its own.
+test-process: setup
+	MLXD_ENGINE__ISOLATION=process $(WITH_BLAS) $(BIN)/python -Im pytest -n $(JOBS) --dist loadfile -m 'not soak' $(API_TESTS)
+
 # Fails unless the planner's own tests pass and take every branch of it.
 planner-coverage: setup
 	@mkdir -p build
 	$(BIN)/python -Im coverage run -m pytest $(PLANNER_TESTS)
 	$(BIN)/python -Im coverage report
 
-soak: setup
+soak: setup test-process
 	$(WITH_BLAS) $(BIN)/python -Im pytest -m soak --timeout 3600
 
 bench: setup

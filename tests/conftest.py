@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import hypothesis
 import pytest
 from cli_process import mlxd
 from clients_daemon import Serving, serving
@@ -18,6 +19,10 @@ from smollm2 import smollm2_folder
 from tiny_models import build_tiny_model, cached, place_models
 from virtual_time import VirtualLoop
 from wheels import DownloadFailed
+
+# how long an example takes says how busy the machine is
+hypothesis.settings.register_profile("mlxd", deadline=None)
+hypothesis.settings.load_profile("mlxd")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -13,8 +13,10 @@ ISOLATION = "MLXD_ENGINE__ISOLATION"
 # For a daemon whose faults are in its own process, or whose scripted memory has no room for another.
 IN_THREADS = {ISOLATION: "thread"}
 
+# Bytes that a load is planned with for a process of the model's own.
+PROCESS_BYTES = WORKER_BASE if os.environ.get(ISOLATION) == "process" else 0
 # Models of 11.5 MB each: the ceiling is moved by a scripted probe so that two of them fit.
-MODEL_BYTES = 12_600_000 + (WORKER_BASE if os.environ.get(ISOLATION) == "process" else 0)
+MODEL_BYTES = 12_600_000 + PROCESS_BYTES
 # Bytes beside them, for what is asked of them.
 SLACK = 6_300_000
 

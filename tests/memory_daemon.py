@@ -14,6 +14,8 @@ from typing import Any
 from daemon_process import Api, Daemon, daemon, sse
 from tiny_models import build_tiny_model, cached
 
+from mlxd.memory.process_tree import listed_descendants
+
 MB = 1_000_000
 # 32 KV heads of 128 in float32: 32.8 kB of cache for each token, 4.5 MB of weights
 WIDE = {"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128}
@@ -35,12 +37,19 @@ def big_model() -> Path:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """What the kernel counts of a process and cannot drop."""
-    return 1024 * sum(map(int, _ANONYMOUS.findall(Path(f"/proc/{pid}/status").read_text())))
+    """What the kernel counts of a process and its children and cannot drop."""
+    return sum(map(_anonymous_bytes, (pid, *listed_descendants(pid))))
+
+
+def _anonymous_bytes(pid: int) -> int:
+    try:
+        return 1024 * sum(map(int, _ANONYMOUS.findall(Path(f"/proc/{pid}/status").read_text())))
+    except (FileNotFoundError, ProcessLookupError):  # it ended
+        return 0
 
 
 class Watched:
-    """The most anonymous memory that a process had while it was watched, in bytes."""
+    """The most anonymous memory that a process and its children had while it was watched, in bytes."""
 
     def __init__(self, pid: int) -> None:
         self.peak = 0
@@ -75,6 +84,17 @@ async def resting_bytes(folder: Path, models: Path, names: Iterable[str]) -> int
                 await api.text(name, max_tokens=1)
             memory = await api.get("/admin/memory")
             return max(memory["footprint_bytes"], anonymous_bytes(running.process.pid))
+
+
+async def leave_room(running: Daemon, api: Api, nbytes: int, limits: str) -> None:
+    """From now on these `limits`, lines of [memory], hold; `{}` in them is what is used at present and `nbytes` more.
+
+    At a start they would hold for the loads too, which are planned with more than they turn out to need.
+    """
+    used = max((await api.get("/admin/memory"))["footprint_bytes"], anonymous_bytes(running.process.pid))
+    (running.folder / "mlxd.toml").write_text(f"[memory]\n{limits.format(used + nbytes)}")
+    status, answer = await api.call("POST", "/admin/reload", {})
+    assert status == 200, answer
 
 
 async def outcome(api: Api, model: str, text: str, tokens: int) -> str:

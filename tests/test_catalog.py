@@ -15,6 +15,7 @@ from tiny_models import build_tiny_model, cached
 from mlxd.daemon.catalog import build_catalog
 from mlxd.daemon.config import ConfigError
 from mlxd.daemon.engine_factory import load_need
+from mlxd.daemon.settings import Settings
 from mlxd.memory.estimates import inspect_folder
 from mlxd.registry.spec import ModelKind
 
@@ -130,7 +131,7 @@ def test_an_adapter_is_a_model_of_its_own_over_its_base(place, adapter):
     base, law = specs(found)["big"], specs(found)["law"]
     assert (base.adapter, law.adapter, law.path) == (None, adapter, base.path)
     assert law.weight_bytes == base.weight_bytes + ADAPTER_BYTES
-    assert load_need(law) == load_need(base) + ADAPTER_BYTES
+    assert load_need(law, Settings()) == load_need(base, Settings()) + ADAPTER_BYTES
     assert law.ttl == 60.0
     same = ("kind", "context_length", "kv_bytes_per_token", "ttl", "problem")
     assert [getattr(law, name) for name in same] == [getattr(base, name) for name in same]
@@ -206,7 +207,7 @@ def test_a_model_with_a_draft_counts_both(place, tiny_model, small_model):
     assert big.weight_bytes == alone.weight_bytes + small.weight_bytes
     assert big.kv_bytes_per_token == alone.kv_bytes_per_token + small.kv_bytes_per_token
     assert (big.context_length, big.kind, big.problem) == (alone.context_length, ModelKind.TEXT, None)
-    assert load_need(big) == big.weight_bytes + 256 * big.kv_bytes_per_token
+    assert load_need(big, Settings()) == big.weight_bytes + 256 * big.kv_bytes_per_token
     assert specs(found)["small"].draft is None
     assert specs(found)["small"].weight_bytes == small.weight_bytes
 

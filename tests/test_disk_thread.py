@@ -18,23 +18,28 @@ async def test_what_a_read_gives_or_raises_comes_back():
     assert await disk.run(lambda: 8) == 8
 
 
+def disk_threads():
+    """Other tests may have left some."""
+    return {thread for thread in threading.enumerate() if thread.name == "disk"}
+
+
 def raises(error: Exception) -> None:
     raise error
 
 
 @pytest.mark.parametrize("tries", [1, 3])
 async def test_a_read_that_is_stuck_is_told_until_it_ends(tries):
-    disk, lost = DiskThread(patience=0.01), threading.Event()
+    others = disk_threads()
+    disk, lost = DiskThread(patience=0.1), threading.Event()
     try:
         for _ in range(tries):
             with pytest.raises(DiskStuck, match="mount"):
                 await disk.run(lost.wait)
-        assert sum(thread.name == "disk" for thread in threading.enumerate()) == 1
+        assert len(disk_threads() - others) == 1
     finally:
         lost.set()
-        for thread in threading.enumerate():
-            if thread.name == "disk":
-                thread.join(10)
+        for thread in disk_threads() - others:
+            thread.join(10)
     await asyncio.sleep(0)  # the event loop hears of the end
     assert await disk.run(lambda: "back") == "back"
 
@@ -54,23 +59,25 @@ class Reads:
 
 
 async def test_of_reads_that_wait_one_begins_when_another_has_ended():
+    others = disk_threads()
     disk, reads = DiskThread(), Reads(4)
     calls = [asyncio.create_task(disk.run(lambda number=number: reads(number))) for number in range(4)]
     for number, call in enumerate(calls):
         assert await reads.began.get() == number
         for _ in range(20):
             await asyncio.sleep(0)
-        assert sum(thread.name == "disk" for thread in threading.enumerate()) == 1
+        assert len(disk_threads() - others) == 1
         assert reads.began.empty()
         reads.may_end[number].set()
         assert await call == number
 
 
 async def test_while_a_read_is_known_to_be_stuck_another_is_refused_at_once():
-    disk, lost = DiskThread(patience=0.01), threading.Event()
+    others = disk_threads()
+    disk, lost = DiskThread(patience=0.1), threading.Event()
     with pytest.raises(DiskStuck):
         await disk.run(lost.wait)
-    [thread] = [thread for thread in threading.enumerate() if thread.name == "disk"]
+    [thread] = disk_threads() - others
     try:
         with pytest.raises(DiskStuck):
             disk.run(lambda: None).send(None)  # without waiting for anything

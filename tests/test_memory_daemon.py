@@ -8,7 +8,7 @@ from daemon_faults import scripted_probe
 from daemon_process import Api, daemon, sse
 from memory_daemon import MB, kinds, metrics, rungs
 
-CONFIG = '[memory]\nceiling = "300MB"\nsoft = "200MB"\npoll_interval = "20ms"\n'
+CONFIG = '[memory]\nceiling = "600MB"\nsoft = "400MB"\npoll_interval = "20ms"\n'
 ENDLESS = {"max_tokens": 30000, "ignore_eos": True}
 GENTLE = ["clear_cache", "trim_prefixes", "evict_idle", "hold_prefills", "slow_prefills"]
 
@@ -34,7 +34,7 @@ async def test_each_rung_is_taken_in_order_and_once_and_all_let_go(tmp_path, mod
             async with api.stream("busy", **ENDLESS) as first:
                 await first.content.readline()
                 for climb in (1, 2):
-                    scripted_probe(tmp_path, used=210 * MB)
+                    scripted_probe(tmp_path, used=410 * MB)
                     await api.until("/admin/memory", lambda _, count=climb: rungs(running) == GENTLE * count)
                     assert await taken(api) == dict.fromkeys(GENTLE, climb)
                     second = asyncio.create_task(api.chat("busy", f"question {climb}"))
@@ -54,16 +54,16 @@ async def test_the_ceiling_aborts_everybody_once_and_loaded_models_stay(tmp_path
             await api.call("POST", "/admin/models/busy/load", {"pin": True})
             async with api.stream("busy", **ENDLESS) as first:
                 await first.content.readline()
-                scripted_probe(tmp_path, used=210 * MB)
+                scripted_probe(tmp_path, used=410 * MB)
                 await api.until("/admin/memory", lambda _: rungs(running) == GENTLE)
                 held = asyncio.create_task(api.chat("busy"))
                 await api.until("/admin/requests", is_held)
-                scripted_probe(tmp_path, used=320 * MB)
+                scripted_probe(tmp_path, used=620 * MB)
                 status, answer = await held
                 assert (status, answer["error"]["code"]) == (503, "memory_ceiling"), answer
-                assert answer["error"]["details"]["footprint_bytes"] == 320 * MB
+                assert answer["error"]["details"]["footprint_bytes"] == 620 * MB
                 assert (await sse(first))[-1]["error"]["code"] == "memory_ceiling"
-            for used in (250 * MB, 330 * MB, 250 * MB):  # never back below soft: the same crossing
+            for used in (500 * MB, 630 * MB, 500 * MB):  # never back below soft: the same crossing
                 scripted_probe(tmp_path, used=used)
                 await api.until("/admin/memory", lambda memory, now=used: memory["footprint_bytes"] == now)
             assert await api.states() == {"busy": "ready"}

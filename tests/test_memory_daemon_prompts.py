@@ -7,13 +7,13 @@ import time
 
 import pytest
 from daemon_process import Api, chat_body, daemon
-from memory_daemon import MB, big_model, kinds, resting_bytes, wide_model
+from memory_daemon import MB, big_model, kinds, leave_room, wide_model
 from tiny_models import place_models
 
 NAMES = ("prompted", "idle")
 # Tokens: about 67 MB of cache and 40 MB beside it while it is processed; and more than there is in all.
 LARGE = "word " * 490
-TOO_LARGE = "word " * 1800
+TOO_LARGE = "word " * 3000
 MOST_SECONDS = 0.1
 
 
@@ -21,11 +21,11 @@ MOST_SECONDS = 0.1
 async def running(tmp_path):
     """A daemon with both models in memory, and 30 MB left below the soft limit."""
     models = place_models(tmp_path / "models", {"prompted": wide_model(), "idle": big_model()})
-    ceiling = 30 * MB + await resting_bytes(tmp_path / "resting", models, NAMES)
-    with daemon(tmp_path / "d", models, f'[memory]\nceiling = {ceiling}\nsoft = "100%"\n') as started:
+    with daemon(tmp_path / "d", models) as started:
         async with Api(started.url) as api:
             for name in NAMES:
                 await api.text(name, max_tokens=1)
+            await leave_room(started, api, 30 * MB, 'ceiling = {}\nsoft = "100%"\n')
         yield started
 
 

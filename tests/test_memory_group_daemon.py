@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from daemon_process import Api, Daemon, daemon
-from memory_daemon import EXCESS, SERVED, Watched, big_model, kinds, outcomes, wide_model
+from memory_daemon import EXCESS, SERVED, Watched, big_model, kinds, leave_room, outcomes, wide_model
 from memory_group import children_start_in, limited_group
 from tiny_models import place_models
 
@@ -76,10 +76,11 @@ async def test_more_at_once_than_the_group_holds_are_served_and_nobody_is_killed
 async def test_a_prompt_without_room_in_the_group_takes_that_of_an_idle_model(group, tmp_path):
     names = ("idle", "idler")
     models = place_models(tmp_path / "models", {"a": wide_model(), **dict.fromkeys(names, big_model())})
-    with started(group, tmp_path / "d", models, '[memory]\nsoft = "50%"\n') as running:
+    with started(group, tmp_path / "d", models) as running:
         async with Api(running.url) as api:
             for name in ("idler", "idle", "a"):
                 await api.text(name, max_tokens=1)
+            await leave_room(running, api, 50 * MIB, "soft = {}\n")
             assert (await api.get("/admin/memory"))["limit"] == "cgroup memory.max"
             assert await api.text("a", "word " * 600)
             [(_, gone, reason)] = await kinds(api, "evict")

@@ -14,9 +14,11 @@ from engine_harness import GREEDY, chat, collect, engine_on, lane_pool, until_li
 from memory_kinds import KINDS
 
 from mlxd.engines.backend import NewRow
+from mlxd.engines.core import EngineCore
 from mlxd.engines.errors import EngineClosed, EngineDead, StepFailed
 from mlxd.engines.memory_share import MemoryShare
 from mlxd.engines.prompt_price import RowNeed
+from mlxd.engines.types import EngineConfig
 
 TOKENS = 600
 # Estimate over what was measured is 1 to 1.15, but for what a busy processor adds now and then: MLX frees what a step
@@ -218,18 +220,19 @@ async def test_an_engine_that_is_abandoned_leaves_nothing_promised(tiny_model, l
         def __exit__(self, *_: object) -> None:
             """Nothing is held."""
 
-    options = {"memory": tight.stake, "step_lock": Lock()}
-    async with engine_on(tiny_model, lanes, **options) as engine:
-        request = chat(engine, "first", LONG)
-        task = asyncio.create_task(collect(engine, request))
-        await until_state(engine, request.id, "decoding")
-        tight.room = 0
-        try:
-            assert await asyncio.to_thread(stuck.wait, 10)
-            assert not tight.is_empty()
-            assert not await engine.close(EngineClosed("too late"), 0.1)
-            assert tight.is_empty()
-        finally:
-            go.set()
-        with pytest.raises(EngineClosed):
-            await task
+    engine = EngineCore(EngineConfig("tiny", tiny_model, 2048), lanes, memory=tight.stake, step_lock=Lock())
+    await engine.load()
+    request = chat(engine, "first", LONG)
+    task = asyncio.create_task(collect(engine, request))
+    await until_state(engine, request.id, "decoding")
+    tight.room = 0
+    try:
+        assert await asyncio.to_thread(stuck.wait, 10)
+        assert not tight.is_empty()
+        assert not await engine.close(EngineClosed("too late"), 0.1)
+        assert tight.is_empty()
+    finally:
+        go.set()
+    with pytest.raises(EngineClosed):
+        await task
+    assert not await engine.close(EngineClosed("still"), 0.1)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from daemon_faults import hold_load, let_go, room_for, scripted_probe
+from daemon_faults import PROCESS_BYTES, hold_load, let_go, room_for, scripted_probe
 from daemon_process import Api, chat_body, daemon
 
 
@@ -67,7 +67,7 @@ async def test_a_model_that_can_never_fit_is_refused_at_once_and_nobody_leaves(
     tmp_path, models_dir, tiny_model, micro_model
 ):
     models = models_dir({"large": tiny_model, "small": micro_model})
-    config = f'[memory]\nceiling = {room_bytes(1) - MODEL_BYTES // 2}\nsoft = "100%"\n'
+    config = f'[memory]\nceiling = {104_000_000 + PROCESS_BYTES}\nsoft = "100%"\n'
     with daemon(tmp_path / "d", models, config, environ=scripted_probe(tmp_path)) as running:
         async with Api(running.url) as api:
             await api.text("small")

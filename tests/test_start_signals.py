@@ -214,10 +214,13 @@ def test_a_stop_that_never_ends_is_ended(how):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
+            assert process.stderr is not None
             assert process.stdout.readline() == "stuck\n"
             if how == "by a signal":
                 process.terminate()
-            output, errors = process.communicate(timeout=20)
+            process.wait(20)
+            # what `communicate` reads is not what `readline` has read ahead
+            output, errors = process.stdout.read(), process.stderr.read()
             assert (process.returncode, output, errors) == (1, "overdue 0.3\n", "")
         finally:
             process.kill()
