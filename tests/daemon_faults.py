@@ -13,10 +13,11 @@ ISOLATION = "MLXD_ENGINE__ISOLATION"
 # For a daemon whose faults are in its own process, or whose scripted memory has no room for another.
 IN_THREADS = {ISOLATION: "thread"}
 
-# Bytes that a load is planned with for a process of the model's own.
-PROCESS_BYTES = WORKER_BASE if os.environ.get(ISOLATION) == "process" else 0
 # Models of 11.5 MB each: the ceiling is moved by a scripted probe so that two of them fit.
-MODEL_BYTES = 12_600_000 + PROCESS_BYTES
+WEIGHT_BYTES = 12_600_000
+# What a load is planned with for a process of the model's own.
+PROCESS_BYTES = WORKER_BASE if os.environ.get(ISOLATION) == "process" else 0
+MODEL_BYTES = WEIGHT_BYTES + PROCESS_BYTES
 # Bytes beside them, for what is asked of them.
 SLACK = 6_300_000
 
@@ -31,12 +32,12 @@ def scripted_probe(folder: Path, used: int = 100_000_000) -> dict[str, str]:
     return {"MLXD_TEST_PROBE": str(file)}
 
 
-def room_bytes(count: int, used: int = 100_000_000) -> int:
-    return used + count * MODEL_BYTES + SLACK
+def room_bytes(count: int, each: int = MODEL_BYTES) -> int:
+    return 100_000_000 + count * each + SLACK
 
 
-def room_for(count: int, used: int = 100_000_000) -> str:
-    return f'[memory]\nceiling = {room_bytes(count, used)}\nsoft = "100%"\n'
+def room_for(count: int, each: int = MODEL_BYTES) -> str:
+    return f'[memory]\nceiling = {room_bytes(count, each)}\nsoft = "100%"\n'
 
 
 def hold_load(model: Path) -> Path:

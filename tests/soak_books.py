@@ -175,6 +175,7 @@ def table(tally: Tally, looks: list[Look], counts: Counter[str], head: str) -> s
     lines += ["", "at rest " + " ".join(f"{one.name:>12}" for one in fields(Look))]
     lines += ["        " + " ".join(f"{value:>12}" for value in astuple(one)) for one in looks]
     lines += ["", *(f"{number:>7} {event}" for event, number in sorted(counts.items()))]
+    lines += ["", *(f"fault at {fault}" for fault in tally.faults)]
     return "\n".join(lines) + "\n"
 
 

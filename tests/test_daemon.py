@@ -9,7 +9,7 @@ import time
 
 import openai
 import pytest
-from daemon_faults import IN_THREADS, hold_load, let_go, room_bytes, room_for, scripted_probe
+from daemon_faults import IN_THREADS, WEIGHT_BYTES, hold_load, let_go, room_bytes, room_for, scripted_probe
 from daemon_process import MLXD, Api, daemon, sse, text_of
 
 LONG = {"max_tokens": 1500}
@@ -279,7 +279,7 @@ async def test_above_the_soft_limit_idle_models_leave(tmp_path, three):
 
 async def test_a_prompt_too_large_for_memory_is_refused_with_numbers_after_idle_models_left(tmp_path, three):
     environ = IN_THREADS | scripted_probe(tmp_path)
-    config = room_for(2)
+    config = room_for(2, WEIGHT_BYTES)
     with daemon(tmp_path / "d", three, config, environ=environ) as running:
         async with Api(running.url) as api:
             await api.text("alpha")
