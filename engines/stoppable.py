@@ -22,11 +22,10 @@ class StoppableThread(Generic[T]):
     """
 
     def __init__(self, work: Callable[[], T], on_end: Callable[[Future[T]], None], name: str) -> None:
-        self._work = work
-        self._on_end = on_end
         self._lock = threading.Lock()
         self._works = self._stopped = False
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        # not kept here: what is told of the end may know this object, and what came of the work
+        self._thread = threading.Thread(target=self._main, args=(work, on_end), name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -38,21 +37,25 @@ class StoppableThread(Generic[T]):
                 raised = ctypes.py_object(Stopped)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), raised)
 
-    def _main(self) -> None:
+    def _main(self, work: Callable[[], T], on_end: Callable[[Future[T]], None]) -> None:
         result: Future[T] = Future()
         try:
-            result.set_result(self._done())
+            result.set_result(self._done(work))
         except BaseException as error:  # noqa: BLE001 - handed over whole
             result.set_exception(error)
-        self._on_end(result)
+        try:
+            on_end(result)
+        finally:
+            # an error knows this frame, and would be kept by what it came in, with all that it met on its way
+            del result, on_end
 
-    def _done(self) -> T:
+    def _done(self, work: Callable[[], T]) -> T:
         try:
             with self._lock:
                 if self._stopped:
                     raise Stopped
                 self._works = True
-            return self._work()
+            return work()
         finally:
             with self._lock:
                 self._works = False

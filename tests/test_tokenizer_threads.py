@@ -1,7 +1,10 @@
 """Threads for templates and tokenisers: what does not end is given up, and whoever finds none free may come again."""
 
 import asyncio
+import gc
 import threading
+import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -50,3 +53,55 @@ async def test_whoever_finds_no_thread_is_told_to_come_again_and_not_that_its_pr
     may_end.set()
     await asyncio.gather(holder, return_exceptions=True)
     assert isinstance(refused.value, TokenizersBusy)
+
+
+class Prompt:
+    """Something that is worth being gone."""
+
+
+class BadPrompt(Exception):
+    def __init__(self, met: Prompt) -> None:
+        super().__init__()
+        self.met = met
+
+
+@pytest.fixture
+def by_count_alone() -> Iterator[None]:
+    """What is in a circle stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_what_came_of_the_work_is_gone_with_whoever_has_it(by_count_alone, fails, stays):
+    threads, may_end, made = TokenizerThreads(), threading.Event(), []
+
+    def work() -> Prompt:
+        prompt = Prompt()
+        made.append(weakref.ref(prompt))
+        may_end.wait(10)
+        if fails:
+            raise BadPrompt(prompt)
+        return prompt
+
+    async def ask() -> str:
+        try:
+            return type(await threads.run("m", work)).__name__
+        except BadPrompt:
+            return "failed"
+
+    asked = asyncio.create_task(ask())
+    async with asyncio.timeout(10):
+        while not made:
+            await asyncio.sleep(0)
+        if not stays:
+            asked.cancel()
+            await asyncio.wait([asked])
+        may_end.set()
+        await asyncio.wait([asked])
+        assert asked.cancelled() if not stays else asked.result() == ("failed" if fails else "Prompt")
+        while made[0]() is not None:
+            await asyncio.sleep(0)
