@@ -424,12 +424,12 @@ def oom_score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
-async def test_the_process_is_named_after_its_model_and_starts_without_a_terminal(tmp_path, model):
+async def test_the_process_is_named_after_its_model_and_gets_no_signal_of_a_terminal(tmp_path, model):
     async with worker_pool(tmp_path) as workers:
         engine = worker_engine(model, workers)
         await engine.load()
         process = psutil.Process(pid_of(engine))
         assert process.cmdline()[0].startswith(f"mlxd: {model.name}")
-        assert os.getsid(process.pid) == process.pid
+        assert (os.getpgid(process.pid), os.getsid(process.pid)) == (process.pid, os.getsid(0))
         assert sys.platform != "linux" or oom_score(process.pid) > oom_score(os.getpid())
         await closed(engine)

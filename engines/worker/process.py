@@ -128,7 +128,9 @@ class WorkerProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            start_new_session=True,
+            # What a terminal sends is for the daemon. Not a session: Linux would schedule it as one (sched_autogroup),
+            # and beside busy workers the daemon then waited up to a second for a processor.
+            process_group=0,
         )
         try:
             threading.Thread(target=self._wait, args=(process,), name=f"worker-{process.pid}", daemon=True).start()
