@@ -14,6 +14,7 @@ from daemon_faults import hold_load
 from daemon_process import MLXD, Api, daemon, sse
 from steady_stream import SteadyStream
 from tiny_models import place_models
+from worker_harness import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="loads are held with pipes")
 
@@ -38,9 +39,9 @@ MB = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory, tiny_model, other_tiny_model):
+def served(tmp_path_factory, tiny_model, micro_model):
     folder = tmp_path_factory.mktemp("workers")
-    models = place_models(folder / "models", {"steady": tiny_model, "victim": other_tiny_model})
+    models = place_models(folder / "models", {"steady": tiny_model, "victim": micro_model})
     with daemon(folder / "d", models, CONFIG, environ=ISOLATED) as running:
         yield running
 
@@ -137,35 +138,31 @@ def is_prefilling(answer) -> bool:
 @pytest.mark.parametrize("number", BOUNDS, ids=lambda number: number.name)
 async def test_a_death_at_any_moment_ends_the_models_own_requests_and_holds_up_no_others(served, api, number):
     victim = Victim(served, api, number)
-    await api.call("POST", f"{VICTIM}/load", {})
-    text = await api.text("victim")
     async with SteadyStream(api, "steady") as steady:
         normal = await steady.normal()
         told, most = [f"alone {normal}"], 2 * normal.longest + BUSY
-        # the first death in a load backs off, and an operator's load forgets it; then the first one does not
-        for dies, load in (
-            (victim.dies_loading, True),
-            (victim.dies_unloading, False),
-            (victim.dies_prefilling, False),
-            (victim.dies_decoding, True),
-        ):
+        for dies in (victim.dies_loading, victim.dies_unloading, victim.dies_prefilling, victim.dies_decoding):
             await dies()
             [(phase, late)] = list(victim.late.items())[-1:]
             beside = steady.gaps(victim.died, victim.died + late)
             told.append(f"{phase} ended after {late:.2f} s, beside it {beside}")
-            assert beside.longest < most, told
             assert late < BOUNDS[number] + BUSY, told
-            if load:
+            began = time.monotonic()
+            # a death in a load backs off at once, and an operator's load forgets it
+            if dies == victim.dies_loading:
                 shown = await api.get(VICTIM)
                 assert (shown["state"], shown["pid"], shown["error"]["reason"]) == ("failed", None, "crashed")
                 assert shown["error"]["retry_at"] is not None
-                began = time.monotonic()
                 status, shown = await api.call("POST", f"{VICTIM}/load", {})
                 assert (status, shown["state"], shown["error"]) == (200, "ready", None)
-                told.append(f"reload {steady.gaps(began)}")
-        assert await api.text("victim") == text
+                text = await api.text("victim")
+            elif dies == victim.dies_prefilling:
+                assert await api.text("victim") == text
+            reload = steady.gaps(began)
+            told += [f"reload {reload}"] * (len(reload.seconds) > 1)
+            assert max(beside.longest, reload.longest) < most, told
     print(number.name, *told, sep="\n  ")  # noqa: T201
-    assert len(children(served)) == 2
+    assert [one.pid for one in children(served)] == [(await api.get("/admin/models/steady"))["pid"]]
 
 
 async def test_a_model_that_dies_again_and_again_has_failed_until_an_operator_loads_it(served, api):
@@ -179,11 +176,8 @@ async def test_a_model_that_dies_again_and_again_has_failed_until_an_operator_lo
             await api.until("/admin/explain/victim", lambda plan: plan["verdict"] == "loads")
     assert shown["error"]["retry_at"] - time.time() > 250
     status, answer = await api.chat("victim")
-    assert (status, answer["error"]["code"], answer["error"]["details"]["reason"]) == (
-        503,
-        "model_load_failed",
-        "crashed",
-    )
+    error = answer["error"]
+    assert (status, error["code"], error["details"]["reason"]) == (503, "model_load_failed", "crashed")
     assert (await api.get("/admin/explain/victim"))["verdict"] == "backing_off"
     await api.get("/health/ready")
     assert loaded_by_hand(served)["state"] == "ready"
@@ -231,6 +225,14 @@ def has_mlx(pid: int) -> bool:
     return "libmlx" in Path(f"/proc/{pid}/maps").read_text()
 
 
+def is_dead(process: psutil.Process) -> bool:
+    """Nobody waits for an orphan in a container without an init."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 async def test_a_killed_daemon_leaves_no_process_and_nothing_that_harms_the_next(tmp_path, models_dir, micro_model):
     models = models_dir(dict.fromkeys(("at-work", "stopped", "loading"), micro_model))
     held = hold_load(models / "loading")
@@ -247,11 +249,8 @@ async def test_a_killed_daemon_leaves_no_process_and_nothing_that_harms_the_next
                     (scratch(running) / "left").mkdir()
                     running.process.kill()
                     killed = time.monotonic()
-                    _, alive = await asyncio.to_thread(psutil.wait_procs, workers, 20)
+                    await until(lambda: all(map(is_dead, workers)), within=2 + BUSY)
                     print(f"gone after {time.monotonic() - killed:.2f} s")  # noqa: T201
-                    # nobody waits for an orphan in a container without an init
-                    assert all(one.status() == psutil.STATUS_ZOMBIE for one in alive)
-                    assert time.monotonic() - killed < 2 + BUSY
                 await asyncio.gather(loading, return_exceptions=True)
     held.unlink()
     with daemon(tmp_path / "d", models, CONFIG, environ=ISOLATED) as running:

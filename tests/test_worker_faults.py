@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -183,13 +185,22 @@ async def test_nothing_is_left_of_workers_that_came_and_went(tmp_path, model):
                 await until(lambda: engine.stats().running == 0 and is_gone(pid_of(engine)))
             assert await engine.close(EngineClosed("over"), 5)
 
-        await cycle(None)
         own = psutil.Process()
-        before = own.num_fds(), own.num_threads(), len(asyncio.all_tasks())
+
+        def left() -> dict[str, int]:
+            # those of the event loop's executor stay, and come as they are needed
+            threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]
+            return {"files": own.num_fds(), "threads": len(threads), "tasks": len(asyncio.all_tasks())}
+
+        await cycle(None)
+        before = left()
         for number in (signal.SIGKILL, None, signal.SIGSEGV):
             await cycle(number)
         assert not children()
-        await until(lambda: (own.num_fds(), own.num_threads(), len(asyncio.all_tasks())) == before)
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: all(left()[kind] <= before[kind] for kind in before))
+        after = left()
+        assert {kind: max(after[kind], before[kind]) for kind in before} == before
 
 
 async def test_a_worker_ends_with_the_process_that_started_it(tmp_path, model):
