@@ -111,6 +111,13 @@ class TokenizersBusy(EngineQueueFull):
         self.waiting = self.limit = 0
 
 
+class DiskFull(RequestError):
+    """What a request needs on disk could not be written there."""
+
+    def __init__(self, folder: str, why: str) -> None:
+        super().__init__(f"images are handed to the model through {folder}, which takes none: {why}; mend it and retry")
+
+
 class MemoryRefusal(RequestError):
     """There is no memory for this request: what it is estimated to need, and what it could have. Bytes.
 

@@ -22,6 +22,7 @@ MADE = [
     InvalidRequest("wrong", "messages"),
     errors.EngineQueueFull(7, 8),
     errors.TokenizersBusy("m", 1.5),
+    errors.DiskFull("/scratch", "no space"),
     errors.MemoryRefusal("none", "r", 9, 10),
     errors.PrefillMemoryExceeded("r", 11, 12, "memory.ceiling"),
     errors.MemoryWaitTimeout("r", 13, 14, 1.5),

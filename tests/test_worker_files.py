@@ -12,6 +12,7 @@ import pytest
 from scripted_worker import FACTS
 
 from mlxd.daemon.engine_hosts import EngineHosts
+from mlxd.engines.errors import DiskFull
 from mlxd.engines.prompt_images import ImageInput
 from mlxd.engines.turns import Turns
 from mlxd.engines.worker.calls import Answer
@@ -71,7 +72,7 @@ def test_a_disk_that_takes_no_more_fails_the_request_and_keeps_nothing(tmp_path)
     limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (150, limit[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(DiskFull, match=f"through {tmp_path}.* File too large"):
             its.encode_prompt(IMAGES)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -128,6 +128,7 @@ TABLE: dict[type[BaseException], Row] = {
     engine.InputTooLong: _TOO_LONG,
     engine.EngineQueueFull: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
     engine.TokenizersBusy: Row(429, "queue_full", BUSY, retry_after=_seconds(1)),
+    engine.DiskFull: Row(503, "disk_full", UNAVAILABLE, retry_after=_seconds(5)),
     engine.LoadError: Row(
         503,
         "model_load_failed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from mlxd.engines.call_parser import CallParser
 from mlxd.engines.embedding_types import EncoderInput
 from mlxd.engines.encoder_tokenizer import EncoderTokenizer
+from mlxd.engines.errors import DiskFull
 from mlxd.engines.prompt_images import EncodedPrompt, ImageInput
 from mlxd.engines.tokenizer import GuideKeeper, Messages, Tokenizer, Tools
 from mlxd.engines.types import Guide, GuideKind
@@ -125,17 +126,24 @@ class RemoteTokenizer(Tokenizer, GuideKeeper):
 
     @contextmanager
     def _files(self, contents: Iterable[bytes]) -> Iterator[list[Path]]:
-        """Files that are there meanwhile. Raises OSError for a disk that does not take them."""
+        """Files that are there meanwhile. Raises DiskFull for a disk that does not take them."""
         contents = list(contents)
         if not contents:
             yield []
             return
-        with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as folder:
-            files = []
-            for number, content in enumerate(contents):
-                files.append(Path(folder) / str(number))
-                files[-1].write_bytes(content)
+        with ExitStack() as meanwhile:
+            try:
+                folder = Path(meanwhile.enter_context(_folder(self._scratch)))
+                files = [folder / str(number) for number in range(len(contents))]
+                for file, content in zip(files, contents, strict=True):
+                    file.write_bytes(content)
+            except OSError as error:
+                raise DiskFull(str(self._scratch), error.strerror or str(error)) from error
             yield files
+
+
+def _folder(within: Path) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=within, ignore_cleanup_errors=True)
 
 
 class RemoteEncoderTokenizer(EncoderTokenizer):
