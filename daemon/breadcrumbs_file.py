@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import sys
 from pathlib import Path
 
 import msgspec
@@ -13,6 +9,7 @@ import msgspec
 from mlxd.daemon.breadcrumbs_record import VERSION, RunRecord
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.config_file import read_text
+from mlxd.daemon.whole_file import replace_file
 
 FILE = "breadcrumbs.json"
 """In the state directory."""
@@ -46,30 +43,4 @@ def read_record(path: Path) -> RunRecord | None:
 def write_record(path: Path, record: RunRecord) -> None:
     """Replace the file; returns when that is on the disk. Only one at a time may write. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_name(f".{path.name}.new")
-    try:
-        # a fixed name: what a killed writer leaves is overwritten by the next
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(msgspec.json.encode(record))
-            stream.flush()
-            _sync(stream.fileno())
-        new.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _sync(descriptor: int) -> None:
-    if sys.platform == "darwin":
-        # fsync leaves it in the drive's own cache there; not every file system can do more
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-            return
-    os.fsync(descriptor)
+    replace_file(path, msgspec.json.encode(record))

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from mlxd.daemon.config_file import MAX_BYTES, parse, read_text
 from mlxd.daemon.config_rules import Base, Rule, Unexpected, choice, list_of, text
 from mlxd.daemon.config_tables import TableReader
 from mlxd.daemon.keys import ApiKey, Scope, hash_complaint, key_name_complaint, pattern_complaint
+from mlxd.daemon.whole_file import replace_file
 
 MAX_KEYS = 1000
 
@@ -168,26 +168,8 @@ def _write(file: Path, keys: tuple[ApiKey, ...]) -> tuple[ApiKey, ...]:
     text = (_HEADER + "".join(map(_entry, keys))).encode()
     if len(text) > MAX_BYTES:
         raise TooManyKeys(f"{file} would have {len(text)} bytes, at most {MAX_BYTES} are read; remove keys or patterns")
-    descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # with mode 600
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(made).replace(file)
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise
-    _sync_folder(file.parent)
+    replace_file(file, text)
     return keys
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _entry(key: ApiKey) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from enum import StrEnum
 from pathlib import Path
 
 from mlxd.daemon.service.failures import ServiceFailed
+from mlxd.daemon.whole_file import replace_file
 
 _MODE = 0o644
 
@@ -39,15 +38,5 @@ def put_file(path: Path, content: bytes) -> Change:
         return Change.SAME
     file = path.resolve()
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(stream.fileno(), _MODE)
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(made).replace(file)
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise
+    replace_file(file, content, _MODE)
     return Change.WRITTEN if before is None else Change.REPLACED
