@@ -182,7 +182,7 @@ class Daemon:
         )
         self._metrics.observe(self.registry.models, self.guard, self._books, self._share)
         FeedSource(services).connect()
-        connect_metrics(self.registry, self._metrics)
+        connect_metrics(self.registry, services.running, self._metrics)
         connect_share(self.registry, self.guard, self._share, self._relief)
         connect_crumbs(self.registry, self._crumbs, self._first_loads)
         self.registry.before_load = self._before_load

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mlxd.daemon.memory_books import MemoryBooks
+from mlxd.daemon.traffic import Traffic
 from mlxd.engines.memory_share import MemoryShare
 from mlxd.memory.guard import MemoryGuard
 from mlxd.memory.ladder import Rung
@@ -19,6 +20,8 @@ from mlxd.registry.states import State
 # Seconds; one step or one prefill chunk is the aim.
 _FREED_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+_LOAD_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
+
 Family = GaugeMetricFamily
 
 
@@ -26,6 +29,8 @@ class Metrics:
     """The daemon's own registry of metrics. `observe` names what is looked up at each reading."""
 
     def __init__(self) -> None:
+        # those are a series more for each counter, which nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._freed = Histogram(
             "mlxd_cancel_to_freed_seconds",
@@ -46,11 +51,45 @@ class Metrics:
             ["model"],
             registry=self._registry,
         )
+        self._evictions = Counter(
+            "mlxd_evictions", "Models that had to leave memory, by the reason.", ["reason"], registry=self._registry
+        )
+        self._aborts = Counter(
+            "mlxd_aborts", "Times that running requests were ended, by the reason.", ["reason"], registry=self._registry
+        )
+        self._loads = Histogram(
+            "mlxd_model_load_seconds",
+            "From the start of a load until its model was ready.",
+            registry=self._registry,
+            buckets=_LOAD_BUCKETS,
+        )
+        self._loaded_at: dict[str, float | None] = {}
+        # models that have series of their own here
+        self._named: set[str] = set()
+        self._models: Callable[[], list[ModelSnapshot]] = list
+        self.traffic = Traffic(self._registry)
 
     def decided(self, decision: Decision) -> None:
         """The registry has decided something."""
-        if decision.kind == "restart":
-            self._restarts.labels(decision.model).inc()
+        match decision.kind:
+            case "restart":
+                self._named.add(decision.model or "")
+                self._restarts.labels(decision.model).inc()
+            case "evict":
+                self._evictions.labels(decision.reason).inc()
+            case "abort":
+                self._aborts.labels(decision.reason).inc()
+
+    def changed(self, model: ModelSnapshot) -> None:
+        """A model is not as it was."""
+        name = model.spec.name
+        if (
+            model.state == State.READY
+            and model.load_seconds is not None
+            and self._loaded_at.get(name) != model.loaded_at
+        ):
+            self._loaded_at[name] = model.loaded_at
+            self._loads.observe(model.load_seconds)
 
     def rung(self, rung: Rung) -> None:
         """Memory was short, and this was done for it."""
@@ -58,16 +97,32 @@ class Metrics:
 
     def freed(self, model: str) -> Callable[[float], None]:
         """Takes the seconds from each cancel until memory and slot were free."""
-        return self._freed.labels(model).observe
+
+        def observe(seconds: float) -> None:
+            self._freed.labels(model).observe(seconds)
+
+        self._named.add(model)
+        return observe
+
+    def forget(self, all_but: Collection[str]) -> None:
+        """Drop the series of all models but these."""
+        self.traffic.forget(all_but)
+        for model in self._named.difference(all_but):
+            self._freed.remove_by_labels({"model": model})
+            self._restarts.remove_by_labels({"model": model})
+            self._loaded_at.pop(model, None)
+        self._named.intersection_update(all_but)
 
     def observe(
         self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks, share: MemoryShare
     ) -> None:
         """Look these up when somebody reads, on the event loop; called once."""
+        self._models = models
         self._registry.register(_Lookup(models, guard, books, share))
 
     def text(self) -> bytes:
-        """All metrics in Prometheus's text format."""
+        """All metrics in Prometheus's text format. Those of models that there are no more are forgotten first."""
+        self.forget({model.spec.name for model in self._models()})
         return generate_latest(self._registry)
 
 

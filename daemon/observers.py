@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 
+from mlxd.daemon.api.outcomes import outcome_of
+from mlxd.daemon.api.running import LiveRequest, RunningRequests
 from mlxd.daemon.breadcrumbs import Breadcrumbs
 from mlxd.daemon.engine_memory import LoadReserve
 from mlxd.daemon.memory_relief import MemoryRelief
@@ -12,21 +15,32 @@ from mlxd.daemon.restore import FirstLoads
 from mlxd.engines.memory_share import MemoryShare
 from mlxd.memory.footprint import Reading
 from mlxd.memory.guard import MemoryGuard
+from mlxd.registry.errors import ModelRemoved
 from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.snapshot import Decision
 
 Names = Collection[str]
 
 
-def connect_metrics(registry: ModelRegistry, metrics: Metrics) -> None:
-    """Metrics count decisions."""
+def connect_metrics(registry: ModelRegistry, running: RunningRequests, metrics: Metrics) -> None:
+    """Metrics count decisions, loads and what requests came to."""
     told = registry.decisions.on_decision
+
+    def on_end(request: LiveRequest, error: BaseException | None) -> None:
+        metrics.traffic.ended(request.model, request.api, outcome_of(request, error))
 
     def on_decision(decision: Decision) -> None:
         metrics.decided(decision)
         told(decision)
 
+    def on_models(names: Names) -> None:
+        for name in names:
+            with contextlib.suppress(ModelRemoved):
+                metrics.changed(registry.model(name))
+
+    running.on_end = on_end
     registry.decisions.on_decision = on_decision
+    _also(registry, on_models)
 
 
 def connect_share(registry: ModelRegistry, guard: MemoryGuard, share: MemoryShare, relief: MemoryRelief) -> None:

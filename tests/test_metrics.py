@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from daemon_process import Api, chat_body, daemon
-from prometheus_client.parser import text_string_to_metric_families
+from metrics_reading import delta, sample, scrape
 from tiny_models import place_models
 
 
@@ -16,19 +16,9 @@ def served(tmp_path_factory, micro_model):
         yield running
 
 
-async def scrape(api: Api) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Every sample by its name and the values of its labels."""
-    async with api._session.get("/metrics") as response:
-        assert response.status == 200
-        assert response.headers["Content-Type"].startswith("text/plain; version=")
-        text = await response.text()
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {(sample.name, tuple(sample.labels.values())): sample.value for sample in samples}
-
-
 async def test_the_time_from_cancel_to_freed_is_a_histogram(served):
     async with Api(served.url) as api:
-        before = (await scrape(api)).get(("mlxd_cancel_to_freed_seconds_count", ("m",)), 0)
+        before = await scrape(api)
         body = {**chat_body("m", "hello", max_tokens=30_000), "stream": True}
         async with api._session.post("/v1/chat/completions", json=body, headers={"X-Request-Id": "gone"}) as response:
             await response.content.readany()
@@ -36,9 +26,9 @@ async def test_the_time_from_cancel_to_freed_is_a_histogram(served):
             assert (await api.call("DELETE", "/v1/requests/gone"))[0] == 200
             await response.read()
         after = await scrape(api)
-    assert after["mlxd_cancel_to_freed_seconds_count", ("m",)] == before + 1
-    assert after["mlxd_cancel_to_freed_seconds_sum", ("m",)] < 5
-    assert after["mlxd_cancel_to_freed_seconds_bucket", ("+Inf", "m")] == before + 1
+    assert delta(before, after, "mlxd_cancel_to_freed_seconds_count", model="m") == 1
+    assert delta(before, after, "mlxd_cancel_to_freed_seconds_sum", model="m") < 5
+    assert delta(before, after, "mlxd_cancel_to_freed_seconds_bucket", model="m", le="+Inf") == 1
 
 
 async def test_gauges_say_what_is_loaded_and_what_it_takes(served):
@@ -46,12 +36,12 @@ async def test_gauges_say_what_is_loaded_and_what_it_takes(served):
         await api.text("m")
         found = await scrape(api)
         model = await api.get("/admin/models/m")
-    assert found["mlxd_model_state", ("m", "ready")] == 1
-    assert found["mlxd_model_state", ("idle", "unloaded")] == 1
-    assert found["mlxd_model_resident_bytes", ("m",)] == model["resident_bytes"] > 0
-    assert found["mlxd_model_resident_bytes", ("idle",)] == 0
-    assert found["mlxd_requests_running", ("m",)] == 0
-    assert ("mlxd_requests_running", ("idle",)) not in found
+    assert sample(found, "mlxd_model_state", model="m", state="ready") == 1
+    assert sample(found, "mlxd_model_state", model="idle", state="unloaded") == 1
+    assert sample(found, "mlxd_model_resident_bytes", model="m") == model["resident_bytes"] > 0
+    assert sample(found, "mlxd_model_resident_bytes", model="idle") == 0
+    assert sample(found, "mlxd_requests_running", model="m") == 0
+    assert ("mlxd_requests_running", frozenset({("model", "idle")})) not in found
 
 
 async def test_requests_are_tasks_and_what_they_were_promised_is_given_back(served):
@@ -64,15 +54,17 @@ async def test_requests_are_tasks_and_what_they_were_promised_is_given_back(serv
             await api.until("/admin/requests", lambda answer: len(answer["data"]) == 4)
             busy = await scrape(api)
         async with asyncio.timeout(10):
-            while (await scrape(api))["mlxd_memory_promised_bytes", ()]:
+            while sample(await scrape(api), "mlxd_memory_promised_bytes"):
                 await asyncio.sleep(0.02)
-    assert busy["mlxd_tasks", ()] > before["mlxd_tasks", ()] >= 5
+    assert sample(busy, "mlxd_tasks") > sample(before, "mlxd_tasks") >= 5
 
 
 async def test_the_parts_of_the_memory_sum_to_the_footprint(served):
     async with Api(served.url) as api:
         found = await scrape(api)
-    memory = {labels[0]: value for (name, labels), value in found.items() if name == "mlxd_memory_bytes"}
+    memory = {dict(labels)["kind"]: value for (name, labels), value in found.items() if name == "mlxd_memory_bytes"}
     parts = sum(value for kind, value in memory.items() if kind not in ("footprint", "mlx_active"))
     assert parts == memory["footprint"] > 0
-    assert found["mlxd_memory_limit_bytes", ("soft",)] < found["mlxd_memory_limit_bytes", ("ceiling",)]
+    assert sample(found, "mlxd_memory_limit_bytes", kind="soft") < sample(
+        found, "mlxd_memory_limit_bytes", kind="ceiling"
+    )

@@ -113,6 +113,7 @@ async def encode(services: Services, caller: Caller, task: Task) -> Encoded:
                     services.registry.lease(name, request_id=live.id, max_wait=caller.max_wait, key=caller.key)
                 )
                 queue_s, load_s = lease.queue_s, lease.load_s
+                services.metrics.traffic.queued(queue_s)
                 caller.on_lease()
                 live.tokenize()
                 inputs = await _prepare(services, lease, task)
@@ -122,6 +123,7 @@ async def encode(services: Services, caller: Caller, task: Task) -> Encoded:
         except Interrupted:
             return Encoded(None, None, queue_s, load_s)
         output = await _run(lease.engine, live, request, task, held)
+        services.metrics.traffic.tokens(name, "prompt", output.prompt_tokens)
         return Encoded(lease.engine.info.encoder, output, queue_s, load_s)
 
 
@@ -163,4 +165,6 @@ async def _run(
     except InputTooLong as error:
         raise error.at(task.place(error.number)) from None
     live.admit(engine, 1)
-    return await embedding.output()
+    output = await embedding.output()
+    live.end_one(0)
+    return output

@@ -121,9 +121,11 @@ class Inference:
             self._at_engine = self._services.clock()
             outputs = await held.enter_async_context(aclosing(interleaved(generations)))
             held.enter_context(_naming_the_form(job.options))
+            traffic = self._services.metrics.traffic.answer(job.resolved.model)
             async for choice, output in outputs:
+                traffic.take(choice, output, own_prompt=choice % job.options.n == 0)
                 if output.finish_reason is not None:
-                    live.ended_tokens += output.usage.completion_tokens
+                    self._end_one(live, output)
                 yield choice, output
 
     async def tokens(self) -> Sequence[Sequence[int]]:
@@ -156,6 +158,11 @@ class Inference:
         eta = f" eta {load.eta_s:.0f}s" if load.eta_s is not None else ""
         return f"loading {min(100, 100 * done // total) if total else 0}%{eta}"
 
+    def _end_one(self, live: LiveRequest, output: RequestOutput) -> None:
+        live.end_one(output.usage.completion_tokens)
+        if not output.cancelled:
+            self._services.metrics.traffic.timed(self.ttft_s(output.timing), output.timing)
+
     def _track(self, held: AsyncExitStack) -> LiveRequest:
         job = self._job
         live = held.enter_context(self._services.running.track(job.id, job.resolved.model, job.api, job.key))
@@ -184,6 +191,7 @@ class Inference:
                 )
             )
             self.queue_s, self.load_s = lease.queue_s, lease.load_s
+            self._services.metrics.traffic.queued(lease.queue_s)
             job.on_lease()
             _check_choices(job, lease.engine.config)
             live.tokenize()

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 
 from mlxd.daemon.api.error_shapes import shape_of, to_response
+from mlxd.daemon.api.errors import describe
 from mlxd.daemon.api.failed_attempts import ATTEMPTS
 from mlxd.daemon.api.origins import host_is_allowed, origin_is_allowed, origin_is_configured
 from mlxd.daemon.api.refusals import (
@@ -79,14 +80,19 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         if error.status < 400:  # noqa: PLR2004 - redirects are answers
             raise
-        return to_response(_refusal(error), request_id_of(request), shape_of(request))
+        return _answer(request, _refusal(error))
     except TurnedAway as error:
         request[_TURNED_AWAY] = True
         request.app[ATTEMPTS].note(request.remote, error)
-        return to_response(error, request_id_of(request), shape_of(request))
+        return _answer(request, error)
     # The edge of the daemon: what the table does not know is a bug, logged with its traceback and answered as 500.
     except Exception as error:  # noqa: BLE001
-        return to_response(error, request_id_of(request), shape_of(request))
+        return _answer(request, error)
+
+
+def _answer(request: web.Request, error: Exception) -> web.Response:
+    services_of(request).metrics.traffic.refused(describe(error, "").code)
+    return to_response(error, request_id_of(request), shape_of(request))
 
 
 @web.middleware

@@ -58,8 +58,8 @@ class Placed:
 class LiveRequest:
     """One request from its arrival to its last byte; `since` is monotonic seconds.
 
-    In its engine it is one sequence for each answer that it asked for. `ended_tokens` are those of sequences that have
-    ended. `waits_for` is what a queued one waits for, None while something is done for it.
+    In its engine it is one sequence for each answer that it asked for. `ended` of them are over, with `ended_tokens`.
+    `waits_for` is what a queued one waits for, None while something is done for it.
     """
 
     id: str
@@ -73,6 +73,7 @@ class LiveRequest:
     ended_tokens: int = 0
     waits_for: str | None = "model"
     sequences: tuple[str, ...] = ()
+    ended: int = 0
     on_change: Callable[[str], None] = lambda _: None
     _cancelled: bool = False
     _scope: asyncio.Timeout | None = None
@@ -104,10 +105,27 @@ class LiveRequest:
         self.sequences = tuple(map(self.sequence_id, range(sequences)))
         self.on_change(self.id)
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was ended on purpose."""
+        return self._cancelled
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its answers have come to their end."""
+        return 0 < len(self.sequences) == self.ended
+
+    def end_one(self, tokens: int) -> None:
+        """One of its answers is complete."""
+        self.ended += 1
+        self.ended_tokens += tokens
+
     def cancel(self) -> bool:
         """End it on purpose; its reader gets what was generated. False when it has ended already."""
         if self.engine is not None:
-            return sum(map(self.engine.cancel, self.sequences)) > 0
+            found = sum(map(self.engine.cancel, self.sequences)) > 0
+            self._cancelled = self._cancelled or found
+            return found
         if not self._cancelled:
             self._cancelled = True
             if self._scope is not None:
@@ -134,11 +152,13 @@ class LiveRequest:
 class RunningRequests:
     """Live requests by id. Used on the event loop only.
 
-    `on_change`, which may be set at any time, is told the id of a request that comes, moves on or ends.
+    `on_change` is told the id of a request that comes, moves on or ends, `on_end` one that is over and what it raised.
+    Both may be set at any time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.on_change: Callable[[str], None] = lambda _: None
+        self.on_end: Callable[[LiveRequest, BaseException | None], None] = lambda _request, _error: None
         self._clock = clock
         self._live: dict[str, LiveRequest] = {}
 
@@ -157,6 +177,11 @@ class RunningRequests:
         self._changed(request.id)
         try:
             yield request
+        except BaseException as error:
+            self.on_end(request, error)
+            raise
+        else:
+            self.on_end(request, None)
         finally:
             del self._live[request.id]
             self._changed(request.id)

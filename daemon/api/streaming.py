@@ -48,7 +48,9 @@ async def stream_answer(
     except Exception as error:
         if not stream.started:
             raise
-        await _send_last(stream, writer.fail(explain(error, request_id_of(request))))
+        answer = explain(error, request_id_of(request))
+        services_of(request).metrics.traffic.refused(answer.code)
+        await _send_last(stream, writer.fail(answer))
     return stream.response
 
 
