@@ -31,6 +31,7 @@ from mlxd.daemon.engine_memory import MostForPrompts, memory_share
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
 from mlxd.daemon.log import adopt_library_loggers
+from mlxd.daemon.log_tail import LogTail
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
 from mlxd.daemon.memory_relief import MemoryRelief
 from mlxd.daemon.metrics import Metrics
@@ -85,13 +86,14 @@ class Daemon:
         loop_lag: Callable[[], float] = lambda: 0.0,
         boot: Callable[[], str | None] = boot_id,
         power: SystemPower | None = None,
+        log_tail: LogTail | None = None,
     ) -> None:
         """Build all parts; `read` reads the configuration again for a reload, by default only the folders are.
 
         `on_imported` is called once MLX is imported, unless a model is loaded or on its way by then, `on_hung` as
         EngineWatchdog says. `loop_lag` gives the seconds by which the event loop is late, `boot` what tells one start
-        of the machine from the next; `power` tells of its sleep. Raises ConfigError for settings that this machine or
-        its disk cannot follow.
+        of the machine from the next; `power` tells of its sleep, `log_tail` has the last lines of the log. Raises
+        ConfigError for settings that this machine or its disk cannot follow.
         """
         limits = partial(limits_for, probe=probe, idle_bytes=probe.sample().bytes)
         self._probe = probe
@@ -105,6 +107,7 @@ class Daemon:
         self._books = MemoryBooks(self.guard, workers_base=lambda: self._hosts.workers.base_bytes)
         self._share = memory_share(self.guard)
         self._metrics = Metrics()
+        self._log_tail = LogTail() if log_tail is None else log_tail
         self._keys = KeyRing.read(settings.auth.keys_file)
         check_bind(settings, has_keys=not self._keys.is_open)
         self.live = Live(settings, build_catalog(settings, hf_cache))
@@ -177,6 +180,7 @@ class Daemon:
             keys=self._keys,
             image_room=ImageRoom(lambda: self.guard.limits.soft_bytes // IMAGES_PART),
             metrics=self._metrics,
+            log_tail=self._log_tail,
             loop_lag=self._loop_lag,
             at_work=self._at_work,
         )

@@ -76,6 +76,7 @@ KEYS: Mapping[str, Applies] = {
     "log.format": Applies.RESTART,
     "log.file": Applies.RESTART,
     "log.stderr": Applies.RESTART,
+    "log.prompts": Applies.NOW,
 }
 """Every key of a table, and those that only the engine table of a model has."""
 

@@ -139,6 +139,7 @@ SECTIONS: Mapping[str, Table] = {
             "format": choice("auto", "console", "json"),
             "file": path(optional=True),
             "stderr": boolean(),
+            "prompts": boolean(),
         },
     ),
 }

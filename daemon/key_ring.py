@@ -61,6 +61,11 @@ class KeyRing:
         """Whether nobody needs a key."""
         return not self._had_keys
 
+    @property
+    def keys(self) -> Sequence[ApiKey]:
+        """Those in effect."""
+        return self._keys
+
     def find(self, secret: str) -> ApiKey | None:
         """The key with this secret."""
         return find_key(self._keys, secret)

@@ -17,6 +17,7 @@ import structlog
 from structlog.typing import Processor
 
 from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.log_tail import LogTail, TailHandler
 
 _HANDLER = "mlxd"
 _FILE_BYTES = 10_000_000
@@ -35,11 +36,12 @@ def configure_logging(
     stream: TextIO | None = None,
     *,
     only_file: bool = False,
+    tail: LogTail | None = None,
 ) -> None:
     """Send all logging to `stream` (standard error), as `format` says, and to a rotated JSON file if one is given.
 
     "auto" is "console" on a terminal and "json" elsewhere. With `only_file` nothing goes to `stream` if there is a
-    file. A second call replaces the first.
+    file. `tail` gets every line too. A second call replaces the first.
     Raises ConfigError for log.file if it cannot be written.
     """
     target = sys.stderr if stream is None else stream
@@ -47,7 +49,8 @@ def configure_logging(
     to_stream = _StreamHandler(target)
     to_stream.setFormatter(_console(target.isatty()) if console else _json())
     to_file = [] if file is None else [_file_handler(file)]
-    _replace_handlers(to_file if only_file and to_file else [to_stream, *to_file])
+    written = to_file if only_file and to_file else [to_stream, *to_file]
+    _replace_handlers([*written, *([] if tail is None else [TailHandler(tail, _json())])])
     logging.captureWarnings(True)
     adopt_library_loggers()
     structlog.configure(

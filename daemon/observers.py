@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 
+import structlog
+
 from mlxd.daemon.api.outcomes import outcome_of
 from mlxd.daemon.api.running import LiveRequest, RunningRequests
 from mlxd.daemon.breadcrumbs import Breadcrumbs
@@ -19,6 +21,8 @@ from mlxd.registry.errors import ModelRemoved
 from mlxd.registry.registry import ModelRegistry
 from mlxd.registry.snapshot import Decision
 
+log = structlog.stdlib.get_logger(__name__)
+
 Names = Collection[str]
 
 
@@ -27,7 +31,16 @@ def connect_metrics(registry: ModelRegistry, running: RunningRequests, metrics: 
     told = registry.decisions.on_decision
 
     def on_end(request: LiveRequest, error: BaseException | None) -> None:
-        metrics.traffic.ended(request.model, request.api, outcome_of(request, error))
+        outcome = outcome_of(request, error)
+        metrics.traffic.ended(request.model, request.api, outcome)
+        log.info(
+            "request.ended",
+            model=request.model,
+            api=request.api,
+            outcome=outcome,
+            prompt_tokens=request.prompt_tokens,
+            completion_tokens=request.ended_tokens,
+        )
 
     def on_decision(decision: Decision) -> None:
         metrics.decided(decision)

@@ -21,6 +21,7 @@ from mlxd.daemon.inherited_sockets import InheritedSockets
 from mlxd.daemon.last_words import flush_streams, say
 from mlxd.daemon.listening import AddressInUse, listening
 from mlxd.daemon.log import configure_logging
+from mlxd.daemon.log_tail import LogTail
 from mlxd.daemon.notify import Notifier
 from mlxd.daemon.probe_choice import hf_cache_dir, make_probe
 from mlxd.daemon.process_end import crash, leave
@@ -42,12 +43,12 @@ def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan, inherited: I
     """
     settings = loaded.settings
     try:
-        to = settings.log
-        configure_logging(to.level, to.format, to.file, only_file=not to.stderr)
+        to, tail = settings.log, LogTail()
+        configure_logging(to.level, to.format, to.file, only_file=not to.stderr, tail=tail)
         (log.warning if blas.slow else log.info)("blas.plan", note=blas.note)
         check_settings(settings)
         with StateDir(settings.server.state_dir):
-            asyncio.run(_serve(settings, source, inherited))
+            asyncio.run(_serve(settings, source, inherited, tail))
     except ConfigError as error:
         return _fail(Exit.BAD_CONFIG, located(error, loaded))
     except StateDirBusy as error:
@@ -58,7 +59,7 @@ def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan, inherited: I
         return _fail(Exit.FAILED, error)
 
 
-async def _serve(settings: Settings, source: ConfigSource, inherited: InheritedSockets) -> NoReturn:
+async def _serve(settings: Settings, source: ConfigSource, inherited: InheritedSockets, tail: LogTail) -> NoReturn:
     hung: list[str] = []
 
     def on_hung(model: str) -> None:
@@ -75,6 +76,7 @@ async def _serve(settings: Settings, source: ConfigSource, inherited: InheritedS
         on_hung=on_hung,
         loop_lag=lambda: loop_watchdog.lag,
         power=system_power(),
+        log_tail=tail,
     )
     live = daemon.live
     notifier = Notifier.from_environ(os.environ, os.getpid())

@@ -178,12 +178,16 @@ class SupervisionSettings(Struct, frozen=True):
 
 
 class LogSettings(Struct, frozen=True):
-    """What is logged, and how; `file` is written besides standard error, or without `stderr` instead of it."""
+    """What is logged, and how; `file` is written besides standard error, or without `stderr` instead of it.
+
+    With `prompts` what is asked and answered is logged too.
+    """
 
     level: LogLevel = "info"
     format: LogFormat = "auto"
     file: Path | None = None
     stderr: bool = True
+    prompts: bool = False
 
 
 class Settings(Struct, frozen=True):

@@ -38,6 +38,7 @@ from mlxd.engines.messages import (
     Trim,
     Trimmed,
 )
+from mlxd.engines.request_log import note_arrival, note_ends, note_gone
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.turns import Turns
 from mlxd.engines.types import EngineConfig, EngineStats, RequestStatus
@@ -244,6 +245,7 @@ class EngineLoop(ABC, Generic[R, S]):
     def _apply(self, scheduler: S, message: Message) -> None:
         match message:
             case Add(request, arrived):
+                note_arrival(self._config.name, request)
                 scheduler.add(request, arrived)
             case Abort() | Cancel() | AbortAll():
                 with self._crowd.entered():
@@ -265,6 +267,7 @@ class EngineLoop(ABC, Generic[R, S]):
         match message:
             case Abort(request_id, at):
                 if scheduler.abort(request_id):
+                    note_gone(self._config.name, request_id)
                     self._given_up.append(at)
             case Cancel(request_id, at):
                 result = scheduler.cancel(request_id)
@@ -288,6 +291,7 @@ class EngineLoop(ABC, Generic[R, S]):
 
     def _publish(self, result: StepResult) -> None:
         if result:
+            note_ends(self._config.name, result.deliveries)
             self._post(result)
 
     def _note(self, scheduler: S, *, now: bool = False) -> None:

@@ -262,7 +262,7 @@ class Scheduler:
         log.info(
             "engine.preempted",
             model=self._config.name,
-            request=sequence.request.id,
+            request_id=sequence.request.id,
             tokens=len(sequence.pending),
             running=len(self._running),
         )

@@ -86,6 +86,7 @@ level = "info"
 format = "auto"
 file = ""
 stderr = true
+prompts = false
 """
 
 
@@ -231,7 +232,7 @@ def test_text_that_is_not_toml_is_an_error_with_its_line(machine, text, line):
         ("[server]\nprot = 1", "server.prot", 2, "did you mean port?"),
         ("[server]\nttl = 1", "server.ttl", 2, "did you mean models.ttl?"),
         ("port = 1", "port", 1, "did you mean server.port?"),
-        ("[log]\nzzzz = 1", "log.zzzz", 2, "expected one of file, format, level, stderr"),
+        ("[log]\nzzzz = 1", "log.zzzz", 2, "expected one of file, format, level, prompts, stderr"),
         ('"odd key" = 1', '"odd key"', 1, "unknown key"),
         ('[engine]\ndraft = "a"', "engine.draft", 2, "only in the engine table of a [[model]] entry"),
         ("[engine]\ndraft_tokens = 3", "engine.draft_tokens", 2, "only in the engine table of a [[model]] entry"),

@@ -126,6 +126,7 @@ OTHER_VALUES = {
     "log.format": '"json"',
     "log.file": '"/l"',
     "log.stderr": "false",
+    "log.prompts": "true",
 }
 
 

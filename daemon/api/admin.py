@@ -23,9 +23,10 @@ from mlxd.daemon.api.body import convert, read_object
 from mlxd.daemon.api.caller import may_use, usable_model
 from mlxd.daemon.api.explain import plan_object, tellable
 from mlxd.daemon.api.model_object import decision_object, memory_now, model_now
+from mlxd.daemon.api.queries import count_of
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.requests import cancel
-from mlxd.daemon.api.routes import Route, Scope
+from mlxd.daemon.api.routes import Query, Route, Scope
 from mlxd.daemon.api.running import RequestView
 from mlxd.daemon.api.services import services_of
 from mlxd.daemon.config import to_public
@@ -111,7 +112,7 @@ def routes() -> list[Route]:
             decisions,
             Scope.READ,
             answer=Listed[DecisionObject],
-            query={"limit": "How many of the last ones."},
+            query={"limit": Query("How many of the last ones.")},
         ),
         Route("POST", "/admin/abort", abort, Scope.ADMIN, body=NoFields | None, answer=Aborted),
         Route("GET", "/admin/config", config, Scope.READ, answer=dict[str, Any]),
@@ -197,7 +198,7 @@ async def memory(request: web.Request) -> web.Response:
 
 async def decisions(request: web.Request) -> web.Response:
     """The last decisions, oldest first."""
-    limit = _limit(request.query.get("limit"))
+    limit = count_of(request, "limit", DEFAULT_DECISIONS, MAX_DECISIONS)
     data = [decision_object(decision) for decision in services_of(request).registry.last_decisions(limit)]
     return web.json_response({"data": data})
 
@@ -248,11 +249,3 @@ def _duration(value: float | int | str, param: str) -> float | None:
         return parse_duration(value)
     except ValueError as error:
         raise InvalidField(str(error), param) from None
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_DECISIONS
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_DECISIONS:
-        raise InvalidField(f"expected a number from 1 to {MAX_DECISIONS}", "limit")
-    return int(text)

@@ -6,7 +6,19 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from mlxd.daemon.api import admin, events, explain, health, metrics, openapi, reload, requests, tokenize
+from mlxd.daemon.api import (
+    admin,
+    events,
+    explain,
+    health,
+    key_list,
+    logs,
+    metrics,
+    openapi,
+    reload,
+    requests,
+    tokenize,
+)
 from mlxd.daemon.api.anthropic import failure, messages
 from mlxd.daemon.api.authorize import authorize
 from mlxd.daemon.api.embeddings import create as embeddings_create
@@ -47,6 +59,8 @@ PARTS = (
     admin,
     reload,
     events,
+    logs,
+    key_list,
     explain,
     health,
     metrics,
@@ -70,6 +84,7 @@ def make_application(services: Services) -> web.Application:
     application.on_response_prepare.append(add_headers)
     application.on_response_prepare.append(failure.add_request_id)
     application.on_shutdown.append(events.close_feed)
+    application.on_shutdown.append(logs.close_log)
     application.on_cleanup.append(_tell_attempts)
     application.add_routes([route.definition() for part in PARTS for route in part.routes()])
     return application

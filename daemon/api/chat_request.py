@@ -91,6 +91,7 @@ def chat_job(request: web.Request, chat: ChatRequest, api: str) -> Job:
         chat=ChatFormat(chat.tools.tools, chat.tools.max_calls),
         max_wait=max_wait_of(request),
         key=key_of(request),
+        shown=lambda: msgspec.json.encode(without_images(chat.messages)).decode(),
     )
 
 

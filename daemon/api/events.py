@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
-import structlog
 from aiohttp import web
 
 from mlxd.daemon.api.admin_objects import FeedSnapshot
-from mlxd.daemon.api.caller import caller_of
-from mlxd.daemon.api.refusals import InvalidField
-from mlxd.daemon.api.routes import Route, Scope
+from mlxd.daemon.api.following import follow, since_of
+from mlxd.daemon.api.routes import Query, Route, Scope
 from mlxd.daemon.api.services import SERVICES, services_of
-from mlxd.daemon.api.sse import EventStream
-from mlxd.daemon.feed import FeedReader
-
-log = structlog.stdlib.get_logger(__name__)
-
-# Seconds that a client has to take the last events when the daemon stops.
-LAST_WORDS = 1.0
-
-_MAX_DIGITS = 18
 
 
 def routes() -> list[Route]:
@@ -33,7 +19,7 @@ def routes() -> list[Route]:
             events,
             Scope.READ,
             event=FeedSnapshot,
-            query={"since": "The last event that was seen; the next ones follow, without a snapshot."},
+            query={"since": Query("The last event that was seen; the next ones follow, without a snapshot.")},
             allow_head=False,
         )
     ]
@@ -46,71 +32,5 @@ async def close_feed(application: web.Application) -> None:
 
 async def events(request: web.Request) -> web.StreamResponse:
     """A snapshot, then every change, until the client leaves, its key is taken away, or the daemon stops."""
-    services, caller = services_of(request), caller_of(request)
-    since = _since(request)
-    stream = EventStream(request)
-    with services.feed.reader(since) as reader:
-        try:
-            interval = services.settings.server.keepalive_interval
-            await _send_until_closed(stream, reader, interval, lambda: services.keys.holds(caller))
-        except ConnectionResetError:
-            log.info("stream.client_gone")
-        except TimeoutError:
-            log.info("stream.client_gone")
-            if request.transport is not None:
-                request.transport.abort()
-    return stream.response
-
-
-async def _send_until_closed(
-    stream: EventStream, reader: FeedReader, interval: float | None, is_allowed: Callable[[], bool]
-) -> None:
-    """Raises ConnectionResetError, and TimeoutError when the client does not take the last events in time."""
-    async with asyncio.timeout(None) as limit:
-        reader.on_close = lambda: limit.reschedule(asyncio.get_running_loop().time() + LAST_WORDS)
-        await _send_new(stream, reader)
-        if not stream.started:
-            await stream.comment("nothing new")
-        while not reader.ended:
-            is_quiet = await _quiet(reader, interval)
-            if not is_allowed():
-                return
-            if is_quiet:
-                await stream.comment("waiting")
-            else:
-                await _send_new(stream, reader)
-
-
-async def _send_new(stream: EventStream, reader: FeedReader) -> None:
-    while data := reader.take():
-        await stream.write(data)
-
-
-async def _quiet(reader: FeedReader, interval: float | None) -> bool:
-    """Wait for news; whether none came for `interval` seconds."""
-    try:
-        async with asyncio.timeout(interval):
-            await reader.wait()
-    except TimeoutError:
-        return True
-    return False
-
-
-def _since(request: web.Request) -> int | None:
-    """The number that the client saw last. Raises InvalidField for one in the query that is none.
-
-    A client that comes back by itself calls the same URL, so that its header is the newer of the two.
-    """
-    header = request.headers.get("Last-Event-ID", "")
-    if _is_number(header):
-        return int(header)
-    text = request.query.get("since", "")
-    if not text:
-        return None
-    if not _is_number(text):
-        raise InvalidField("expected the number of the last event that was seen, or nothing", "since")
-    return int(text)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    with services_of(request).feed.reader(since_of(request)) as reader:
+        return await follow(request, reader)

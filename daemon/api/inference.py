@@ -19,6 +19,7 @@ from mlxd.daemon.api.running import Interrupted, LiveRequest
 from mlxd.daemon.api.sampling import for_choice, sampling_params
 from mlxd.daemon.api.sent_images import SentImage
 from mlxd.daemon.api.services import Services, services_of
+from mlxd.daemon.api.transcript import Transcript
 from mlxd.daemon.units import parse_duration
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ContextLengthExceeded, GuideError, InvalidRequest
@@ -63,6 +64,7 @@ class Job:
     `images`, and gives `prompts` prompts; `prompt_param` names its input.
 
     `max_wait` is seconds for the model, None for the configured bound. `on_lease` is called once the model is held.
+    `shown` says what it asks, for a log that is to have it.
     """
 
     id: str
@@ -78,6 +80,7 @@ class Job:
     max_wait: float | None = None
     key: str | None = None
     on_lease: Callable[[], None] = lambda: None
+    shown: Callable[[], str] = str
 
     @property
     def choices(self) -> int:
@@ -94,6 +97,7 @@ class Inference:
         self._settings = services.settings
         self._job = job
         self._tokenizer: Tokenizer | None = None
+        self._transcript = Transcript(job.resolved.model, job.api, wanted=self._settings.log.prompts)
         self.id = job.id
         self.queue_s = 0.0
         self.load_s = 0.0
@@ -123,6 +127,7 @@ class Inference:
             held.enter_context(_naming_the_form(job.options))
             traffic = self._services.metrics.traffic.answer(job.resolved.model)
             async for choice, output in outputs:
+                self._transcript.take(choice, output)
                 traffic.take(choice, output, own_prompt=choice % job.options.n == 0)
                 if output.finish_reason is not None:
                     self._end_one(live, output)
@@ -193,6 +198,7 @@ class Inference:
             self.queue_s, self.load_s = lease.queue_s, lease.load_s
             self._services.metrics.traffic.queued(lease.queue_s)
             job.on_lease()
+            self._transcript.prompt(job.shown)
             _check_choices(job, lease.engine.config)
             live.tokenize()
             prepared = await self._prepare(lease, images.files)

@@ -104,8 +104,9 @@ def _parameters(route: Route) -> Iterator[Json]:
     for name in _PLACEHOLDER.findall(route.name):
         schema = {"type": "string", "minLength": 1}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
-    for name, meaning in route.query.items():
-        yield {"name": name, "in": "query", "required": False, "description": meaning, "schema": {"type": "integer"}}
+    for name, query in route.query.items():
+        schema = dict(query.schema)
+        yield {"name": name, "in": "query", "required": False, "description": query.meaning, "schema": schema}
     if route.scope is Scope.INFER and route.method == "POST":
         yield _MAX_WAIT
 

@@ -11,11 +11,19 @@ from aiohttp import web
 
 from mlxd.daemon.keys import Scope
 
-__all__ = ["ROUTES", "Handler", "Route", "Routes", "Scope", "route_of"]
+__all__ = ["ROUTES", "Handler", "Query", "Route", "Routes", "Scope", "route_of"]
 
 _PATTERN = re.compile(r"\{(\w+):[^{}]+\}")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a parameter of the query means, and the JSON Schema of its values."""
+
+    meaning: str
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "integer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +32,7 @@ class Route:
 
     `body`, `answer` and `event` (one of a stream's) are types that msgspec makes a JSON Schema of, or unions of such; a
     body that may be None may be left out. `also` has the answers of other statuses than 200 that are no errors, and
-    `example` is a body that is taken. `query` has the parameters of the query with what they mean.
+    `example` is a body that is taken. `query` has the parameters of the query.
     What is `about_models` names them in its body or lists them, and holds itself to those that the caller may use.
     """
 
@@ -39,7 +47,7 @@ class Route:
     answer_type: str = "application/json"
     event_type: str = "text/event-stream"
     example: Mapping[str, Any] | None = None
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Query] = field(default_factory=dict)
     allow_head: bool = True
     about_models: bool = False
 

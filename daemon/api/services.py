@@ -16,6 +16,7 @@ from mlxd.daemon.breadcrumbs_work import AtWork, unrecorded
 from mlxd.daemon.feed import Feed
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
+from mlxd.daemon.log_tail import LogTail
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.reload import Reloader
@@ -50,6 +51,7 @@ class Services:
     image_room: ImageRoom = field(default_factory=ImageRoom)
     metrics: Metrics = field(default_factory=Metrics)
     feed: Feed = field(default_factory=Feed)
+    log_tail: LogTail = field(default_factory=LogTail)
     at_work: AtWork = unrecorded
     loop_lag: Callable[[], float] = lambda: 0.0
     clock: Callable[[], float] = time.monotonic

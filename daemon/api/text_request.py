@@ -47,7 +47,12 @@ def text_job(request: web.Request, text: TextRequest, api: str) -> Job:
         continues_text=True,
         max_wait=max_wait_of(request),
         key=key_of(request),
+        shown=lambda: "\n".join(map(_shown, text.prompts)),
     )
+
+
+def _shown(prompt: str | Sequence[int]) -> str:
+    return prompt if isinstance(prompt, str) else f"tokens {list(prompt)}"
 
 
 def _tokens(prompt: str | Sequence[int], tokenizer: Tokenizer, context_length: int) -> Sequence[int]:

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, Entry] = {
     "unpin": Entry("residency", "unpin", "Let a model be evicted and expire again."),
     "why": Entry("why", "why", "Tell what would happen if a request named MODEL now, and why."),
     "events": Entry("events", "events", "Show the last loads, evictions, refusals and aborts with their reasons."),
+    "logs": Entry("logs", "logs", "Show the last lines of the daemon's log."),
     "import": Entry("gguf_import", "import_model", "Turn a GGUF file into an MLX model folder."),
     "status": Entry("status", "status", "Show the daemon's health on one page."),
     "reload": Entry("reload", "reload", "Apply a changed configuration to the running daemon."),

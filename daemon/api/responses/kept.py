@@ -15,7 +15,7 @@ from mlxd.daemon.api.responses.items import Item
 from mlxd.daemon.api.responses.kept_items import input_of, items_up_to, kept_item
 from mlxd.daemon.api.responses.objects import DeletedResponse, ItemList, ResponseObject
 from mlxd.daemon.api.responses.store import STORE, Turn
-from mlxd.daemon.api.routes import Route, Scope
+from mlxd.daemon.api.routes import Query, Route, Scope
 
 MAX_LISTED = 100
 LISTED = 20
@@ -40,7 +40,7 @@ def routes() -> list[Route]:
             list_input,
             Scope.INFER,
             answer=ItemList,
-            query={"limit": f"How many items, 1 to {MAX_LISTED}; {LISTED} unless said."},
+            query={"limit": Query(f"How many items, 1 to {MAX_LISTED}; {LISTED} unless said.")},
         ),
     ]
 
