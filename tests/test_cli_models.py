@@ -216,3 +216,26 @@ def test_status_as_json_has_every_answer(healthy, cli):
     assert page["models"] == healthy.models
     assert page["ready"] == {"status": "ready", "reasons": []}
     assert (page["health"]["version"], page["requests"]) == ("0.1.0", [])
+
+
+def test_fifty_models_fit_into_eighty_columns(daemon, cli):
+    states = ["ready", "loading", "draining", "queued", "unloading"]
+    daemon.models = [
+        model(
+            f"{LONG}-{number}",
+            states[number % 5],
+            leases=number,
+            queued=1000 * number,
+            resident_bytes=(number + 1) * GIB,
+            ttl_s=600.0,
+            unload_at=time.time() + 40_000,
+            load={"bytes_done": 41, "bytes_total": 100, "eta_s": 3.0} if number % 5 == 1 else None,
+        )
+        for number in range(50)
+    ]
+    shown = lines(cli("ps"))
+    assert max(map(len, shown)) <= 80
+    first = [line.split()[0] for line in shown if line[:1].strip() and not line.startswith("NAME")]
+    assert len([name for name in first if name.startswith("mlx-community/")]) == 50
+    text = "".join(line.split()[0] for line in shown[1:])
+    assert all(f"-{number}" in text for number in range(50))

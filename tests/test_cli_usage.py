@@ -75,7 +75,7 @@ def test_no_command_imports_mlx_for_its_help():
     ("args", "says"),
     [
         (["laod", "x"], b"Did you mean 'load'?"),
-        (["pull", "x"], b"No such command 'pull'"),
+        (["frob", "x"], b"No such command 'frob'"),
         (["serve", "--port", "65536"], b"--port"),
         (["show"], b"MODEL"),
         (["show", ""], b"expected text"),

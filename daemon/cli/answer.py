@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,13 @@ from mlxd.daemon.cli.client import DaemonClient
 from mlxd.daemon.cli.failures import CommandFailed
 from mlxd.daemon.cli.screen import AnswerScreen
 from mlxd.daemon.cli.sse import Comment, SseParser
+from mlxd.daemon.cli.views import duration
 
 _PATH = "/v1/chat/completions"
 _DONE = "[DONE]"
 _ERROR_STATUS = 500
+# Seconds of a wait below which it is not told.
+_WORTH_SAYING = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +61,92 @@ class _Choice(msgspec.Struct, frozen=True):
     delta: _Delta = _Delta()
 
 
+class _Cached(msgspec.Struct, frozen=True):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Cached | None = None
+
+
+class _Vendor(msgspec.Struct, frozen=True):
+    queue_s: float = 0.0
+    load_s: float = 0.0
+    ttft_s: float | None = None
+    decode_tps: float | None = None
+
+
 class _Chunk(msgspec.Struct, frozen=True):
     choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+    mlxd: _Vendor | None = None
+
+    def statistics(self) -> str | None:
+        """How the answer came about, in a line; None of what is not the last chunk."""
+        if self.usage is None:
+            return None
+        cached = self.usage.prompt_tokens_details
+        parts = [
+            f"{self.usage.prompt_tokens} tokens asked"
+            + (f" ({cached.cached_tokens} cached)" if cached is not None and cached.cached_tokens else ""),
+            f"{self.usage.completion_tokens} answered",
+        ]
+        return ", ".join([*parts, *(_times(self.mlxd) if self.mlxd is not None else ())])
 
 
 async def show_answer(
-    client: DaemonClient, model: str, turns: list[ChatTurn], sampling: Sampling, screen: AnswerScreen
-) -> None:
+    client: DaemonClient,
+    model: str,
+    turns: list[ChatTurn],
+    sampling: Sampling,
+    screen: AnswerScreen,
+    *,
+    counts: bool = False,
+) -> str | None:
     """Stream the answer onto the screen; ending early, by an error or a cancel, keeps what is there.
 
-    Raises CommandFailed: before the answer, within it, or when it stops without its end.
+    Gives what there is to say of it, if the daemon is to count. Raises CommandFailed: before the answer, within it, or
+    when it stops without its end.
     """
     messages = [turn.message() for turn in turns]
-    body = {"model": model, "messages": messages, "stream": True, **sampling.given()}
+    body: dict[str, Any] = {"model": model, "messages": messages, "stream": True, **sampling.given()}
+    if counts:
+        body["stream_options"] = {"include_usage": True}
     try:
         async with client.stream(_PATH, body) as chunks:
-            await _show(chunks, screen, client.url)
+            return await _show(chunks, screen, client.url)
     finally:
         screen.end()
 
 
-async def _show(chunks: AsyncIterator[bytes], screen: AnswerScreen, url: str) -> None:
-    parser = SseParser()
+async def _show(chunks: AsyncIterator[bytes], screen: AnswerScreen, url: str) -> str | None:
+    parser, statistics = SseParser(), None
     async for chunk in chunks:
         for event in parser.feed(chunk):
             if isinstance(event, Comment):
                 screen.note(event.text)
             elif event.data == _DONE:
-                return
+                return statistics
             else:
-                deltas = [choice.delta for choice in _chunk(event.data, url).choices]
+                new = _chunk(event.data, url)
+                statistics = new.statistics() or statistics
+                deltas = [choice.delta for choice in new.choices]
                 screen.think("".join(delta.reasoning_content or "" for delta in deltas))
                 screen.write("".join(delta.content or "" for delta in deltas))
     raise CommandFailed(f"the daemon at {url} ended the answer before it was complete; its log says why")
+
+
+def _times(vendor: _Vendor) -> Iterator[str]:
+    if vendor.load_s:
+        yield f"loaded in {duration(vendor.load_s)}"
+    elif vendor.queue_s >= _WORTH_SAYING:
+        yield f"waited {duration(vendor.queue_s)}"
+    if vendor.ttft_s is not None:
+        yield f"first token after {duration(vendor.ttft_s)}"
+    if vendor.decode_tps:
+        yield f"{vendor.decode_tps:.1f} tokens/s"
 
 
 def _chunk(data: str, url: str) -> _Chunk:

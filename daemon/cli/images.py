@@ -22,6 +22,11 @@ def checked_images(_ctx: click.Context, _param: click.Parameter, paths: tuple[st
     return tuple(_data_url(path, most) for path in paths)
 
 
+def image_url(path: str) -> str:
+    """A file as a data URL. Raises BadParameter."""
+    return _data_url(path, _max_bytes())
+
+
 def _data_url(path: str, most: int) -> str:
     shown = printable(path)
     try:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mlxd.daemon.cli.completion import model_names
 from mlxd.daemon.units import parse_duration
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -46,7 +47,7 @@ def checked_timeout(ctx: click.Context, param: click.Parameter, value: str | Non
 
 def with_model(command: _Command) -> _Command:
     """Add the argument MODEL."""
-    return click.argument("model", callback=checked_text)(command)
+    return click.argument("model", callback=checked_text, shell_complete=model_names)(command)
 
 
 def with_url(command: _Command) -> _Command:

@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Entry] = {
     "service": Entry("service", "service", "Run the daemon as a service of this user."),
     "doctor": Entry("doctor", "doctor", "Check machine, MLX, memory limits, configuration, address and models."),
     "config": Entry("configuration", "config", "Check or show the configuration."),
+    "completion": Entry("completion", "completion", "Print what completes commands and models in a shell."),
 }
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import sys
-from urllib.parse import quote
 
 import click
 
 from mlxd.daemon.cli.address import DaemonAddress, find_daemon
 from mlxd.daemon.cli.answer import ChatTurn, Sampling, show_answer
 from mlxd.daemon.cli.chat import Chat, Conversation
+from mlxd.daemon.cli.chat_lines import ChatLines, history_file
 from mlxd.daemon.cli.client import DaemonClient
 from mlxd.daemon.cli.failures import CommandFailed
 from mlxd.daemon.cli.images import checked_images
+from mlxd.daemon.cli.markdown_screen import MarkdownScreen
 from mlxd.daemon.cli.options import checked_text, with_model, with_url
 from mlxd.daemon.cli.screen import AnswerScreen
 
@@ -52,6 +54,8 @@ def _finite(_ctx: click.Context, _param: click.Parameter, value: float | None) -
     callback=checked_images,
     help="Send this image with the first question; may be given several times.",
 )
+@click.option("--plain", is_flag=True, help="In a chat: show answers as they are written, not as formatted Markdown.")
+@click.option("--no-history", is_flag=True, help="In a chat: neither bring back lines of earlier ones nor keep these.")
 @with_url
 def run(
     *,
@@ -61,6 +65,8 @@ def run(
     max_tokens: int | None,
     temperature: float | None,
     images: tuple[str, ...],
+    plain: bool,
+    no_history: bool,
     url: str | None,
 ) -> None:
     """Ask a model: one answer, or a chat.
@@ -71,8 +77,10 @@ def run(
     address, sampling = find_daemon(url), Sampling(max_tokens, temperature)
     interactive = sys.stdin is not None and sys.stdin.isatty()
     if prompt is None and interactive:
-        asyncio.run(_check_model(address, model))
-        Chat(address, model, sampling, Conversation(system, images)).run()
+        formats = sys.stdout.isatty() and not plain
+        screen = MarkdownScreen if formats else AnswerScreen
+        lines = ChatLines(None if no_history else history_file(os.environ))
+        Chat(address, model, sampling, Conversation(system, images), screen).run(lines)
         return
     question = _question(prompt, "" if interactive else _piped_text())
     turns = [ChatTurn("system", system)] if system else []
@@ -82,12 +90,6 @@ def run(
 async def _answer_once(address: DaemonAddress, model: str, turns: list[ChatTurn], sampling: Sampling) -> None:
     async with DaemonClient(address) as client:
         await show_answer(client, model, turns, sampling, AnswerScreen())
-
-
-async def _check_model(address: DaemonAddress, model: str) -> None:
-    """Fail before the first question rather than after it."""
-    async with DaemonClient(address) as client:
-        await client.get(f"/v1/models/{quote(model, safe='/')}")
 
 
 def _piped_text() -> str:

@@ -142,8 +142,9 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: float | None) -> str:
-    """A moment in local time and how long ago it was, or a dash for never."""
+    """A moment in local time and how far it is, or a dash for never."""
     if at is None:
         return _DASH
-    ago = max(0.0, time.time() - at)
-    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S} ({duration(ago)} ago)"
+    ago = time.time() - at
+    distance = f"{duration(ago)} ago" if ago >= 0 else f"in {duration(-ago)}"
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S} ({distance})"
