@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -66,20 +67,16 @@ class LogTail:
 
     def last(self, count: int, level: int) -> list[LogLine]:
         """The newest lines of a level or above, oldest first."""
-        wanted: list[LogLine] = []
-        for line in reversed(self._kept()):
-            if len(wanted) == count:
-                break
-            if line.level >= level:
-                wanted.append(line)
-        return wanted[::-1]
+        with self._lock:
+            newest = (line for line in reversed(self._lines) if line.level >= level)
+            return list(islice(newest, count))[::-1]
 
     def after(self, number: int, level: int) -> tuple[int, list[LogLine]]:
         """The next lines of a level or above, at most TAKEN_BYTES or one more, and the number up to which that goes."""
+        with self._lock:  # from the end: most readers want only the last few
+            newest = list(takewhile(lambda line: line.number > number, reversed(self._lines)))
         lines, size = [], 0
-        for line in self._kept():
-            if line.number <= number:
-                continue
+        for line in reversed(newest):
             number = line.number
             if line.level >= level:
                 lines.append(line)
@@ -112,10 +109,6 @@ class LogTail:
         for reader in readers:
             reader.tell()
             reader.on_close()
-
-    def _kept(self) -> list[LogLine]:
-        with self._lock:
-            return list(self._lines)
 
 
 class LogReader:
