@@ -10,9 +10,10 @@ import msgspec
 from aiohttp import web
 
 from mlxd.daemon.api.answer_options import AnswerOptions
+from mlxd.daemon.api.asked_model import max_wait_of, resolve_model
 from mlxd.daemon.api.caller import key_of
 from mlxd.daemon.api.images import check_takes_images
-from mlxd.daemon.api.inference import Job, Prepared, max_wait_of, resolve_model
+from mlxd.daemon.api.inference import Job, Prepared
 from mlxd.daemon.api.middleware import request_id_of
 from mlxd.daemon.api.prompt_length import LONG_TEXT, refuse_too_long
 from mlxd.daemon.api.reasoning_effort import effort_variables

@@ -10,8 +10,9 @@ from typing import TypeVar
 import structlog
 from aiohttp import web
 
+from mlxd.daemon.api.asked_model import max_wait_of, resolve_model
 from mlxd.daemon.api.caller import key_of
-from mlxd.daemon.api.inference import SLOW_TOKENIZE, max_wait_of, resolve_model
+from mlxd.daemon.api.inference import SLOW_TOKENIZE
 from mlxd.daemon.api.middleware import request_id_of
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.daemon.api.running import Interrupted, LiveRequest

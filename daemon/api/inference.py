@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from itertools import count
 
 import structlog
-from aiohttp import web
 
 from mlxd.daemon.api.answer_options import AnswerOptions
-from mlxd.daemon.api.caller import usable_meaning
 from mlxd.daemon.api.images import take_images
 from mlxd.daemon.api.interleave import Indexed, interleaved
 from mlxd.daemon.api.refusals import InvalidField, RequestNotFound, UnsupportedCapability
 from mlxd.daemon.api.running import Interrupted, LiveRequest
 from mlxd.daemon.api.sampling import for_choice, sampling_params
 from mlxd.daemon.api.sent_images import SentImage
-from mlxd.daemon.api.services import Services, services_of
+from mlxd.daemon.api.services import Services
 from mlxd.daemon.api.transcript import Transcript
-from mlxd.daemon.units import parse_duration
 from mlxd.engines.engine import Engine
 from mlxd.engines.errors import ContextLengthExceeded, GuideError, InvalidRequest
 from mlxd.engines.generation import Generation
@@ -43,7 +40,6 @@ from mlxd.registry.spec import ModelKind
 
 log = structlog.stdlib.get_logger(__name__)
 
-MAX_WAIT_HEADER = "X-Mlxd-Max-Wait"
 SLOW_TOKENIZE = 1.0
 
 
@@ -255,31 +251,6 @@ class Inference:
                     job.chat,
                     prepared.images if number == 0 else None,
                 )
-
-
-def resolve_model(request: web.Request, name: str | None) -> Resolved:
-    """What a request's model name means. Raises InvalidField when it names none, and what `usable_meaning` raises."""
-    services = services_of(request)
-    default = services.settings.models.default or ""
-    if not name and not default:
-        raise InvalidField("model is required, since models.default is not set; GET /v1/models lists them", "model")
-    return usable_meaning(request, name, default)
-
-
-def max_wait_of(request: web.Request) -> float | None:
-    """Seconds that the client waits for its model at most, None if it does not say. Raises InvalidField.
-
-    A client may shorten `residency.queue_timeout`, not lengthen it.
-    """
-    queue_timeout = services_of(request).settings.residency.queue_timeout
-    header = request.headers.get(MAX_WAIT_HEADER)
-    if header is None:
-        return None
-    try:
-        seconds = parse_duration(header)
-    except ValueError as error:
-        raise InvalidField(f"{MAX_WAIT_HEADER}: {error}", MAX_WAIT_HEADER) from None
-    return queue_timeout if seconds is None else min(seconds, queue_timeout)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from mlxd.daemon.api.asked_model import MAX_WAIT_HEADER
 from mlxd.daemon.api.error_shapes import ErrorShape, shape_at
-from mlxd.daemon.api.inference import MAX_WAIT_HEADER
 from mlxd.daemon.api.routes import Route, Scope
 
 Json = dict[str, Any]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from mlxd.daemon.api.answer_options import AnswerOptions
+from mlxd.daemon.api.asked_model import max_wait_of, resolve_model
 from mlxd.daemon.api.caller import key_of
-from mlxd.daemon.api.inference import Job, Prepared, max_wait_of, resolve_model
+from mlxd.daemon.api.inference import Job, Prepared
 from mlxd.daemon.api.middleware import request_id_of
 from mlxd.daemon.api.prompt_length import refuse_too_long
 from mlxd.engines.tokenizer import Tokenizer

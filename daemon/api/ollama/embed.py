@@ -11,11 +11,11 @@ import msgspec
 from aiohttp import web
 from msgspec import structs
 
+from mlxd.daemon.api.asked_model import resolve_model
 from mlxd.daemon.api.body import convert, read_object
 from mlxd.daemon.api.embedding_job import EmbeddingJob, Vectors, embed, floats
 from mlxd.daemon.api.encoding import Caller, Encoded
 from mlxd.daemon.api.fields import FieldTable
-from mlxd.daemon.api.inference import resolve_model
 from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored
 from mlxd.daemon.api.ollama.bodies import EmbedBody, EmbeddingsBody

@@ -8,10 +8,11 @@ from typing import TypeVar
 from aiohttp import web
 
 from mlxd.daemon.api.answer_options import AnswerOptions
+from mlxd.daemon.api.asked_model import max_wait_of, resolve_model
 from mlxd.daemon.api.body import read_as
 from mlxd.daemon.api.caller import key_of
 from mlxd.daemon.api.chat_request import ChatRequest, chat_job
-from mlxd.daemon.api.inference import Inference, Job, Prepared, max_wait_of, resolve_model
+from mlxd.daemon.api.inference import Inference, Job, Prepared
 from mlxd.daemon.api.json_answer import json_answer
 from mlxd.daemon.api.middleware import note_ignored, request_id_of
 from mlxd.daemon.api.ollama.answer import NDJSON, LineWriter, Printer, Wording, chat_answer, generate_answer
