@@ -25,6 +25,7 @@ from mlxd.daemon.breadcrumbs_work import AnyRequest
 from mlxd.daemon.catalog import build_catalog
 from mlxd.daemon.config import check_bind
 from mlxd.daemon.config_errors import ConfigError
+from mlxd.daemon.downloads.pulls import Pulls
 from mlxd.daemon.engine_factory import EngineMaker, load_need
 from mlxd.daemon.engine_hosts import make_hosts, needs_mlx_here
 from mlxd.daemon.engine_memory import MostForPrompts, memory_share
@@ -35,6 +36,7 @@ from mlxd.daemon.log_tail import LogTail
 from mlxd.daemon.memory_books import MemoryBooks, limits_for
 from mlxd.daemon.memory_relief import MemoryRelief
 from mlxd.daemon.metrics import Metrics
+from mlxd.daemon.model_removal import ModelRemover
 from mlxd.daemon.model_watch import ModelWatch
 from mlxd.daemon.observers import connect_crumbs, connect_metrics, connect_share
 from mlxd.daemon.probe_choice import count_workers
@@ -125,6 +127,8 @@ class Daemon:
         self._first_loads = FirstLoads(
             self.live, self.registry, self._crumbs, self._preload, partial(self.guard.reading, 0.0)
         )
+        self._pulls = Pulls(lambda: self.live.settings.models.dirs, self.watch.adopt)
+        self._remover = ModelRemover(hf_cache, self.watch.adopt)
         self._relief = MemoryRelief(self.guard, self.registry, self._hosts, self._share, self._metrics.rung)
         self.services = self._services()
         self._stop = asyncio.Event()
@@ -181,6 +185,8 @@ class Daemon:
             image_room=ImageRoom(lambda: self.guard.limits.soft_bytes // IMAGES_PART),
             metrics=self._metrics,
             log_tail=self._log_tail,
+            pulls=self._pulls,
+            remover=self._remover,
             loop_lag=self._loop_lag,
             at_work=self._at_work,
         )
@@ -223,6 +229,7 @@ class Daemon:
         self._own(self._crumbs.run(), "breadcrumbs")
         self._own(self._sleep.run(), "sleep")
         self._own(self._hosts.forget_prefixes(self.live), "prefixes")
+        self._own(self._pulls.run(), "pulls")
 
     async def close(self) -> bool:
         """Refuse, drain, abort, free, in this order. False when something had to be abandoned.
@@ -234,7 +241,8 @@ class Daemon:
         self._crumbs.closing()
         clean = await self.registry.close(drain)
         self._stop.set()
-        ended = [await self._end_tasks(), await self._hosts.workers.close(KILL_PATIENCE)]
+        processes = self._pulls.close(KILL_PATIENCE), self._hosts.workers.close(KILL_PATIENCE)
+        ended = [await self._end_tasks(), *await asyncio.gather(*processes)]
         for part in (self._lanes, self._prefix_folder):
             patience = min(unload, max(0.0, until - time.monotonic())) if clean else 0.0
             ended.append(await _closed_within(patience, part.close))

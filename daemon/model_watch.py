@@ -85,6 +85,19 @@ class ModelWatch:
 
         self._deferred = await self._refresh(settle)
 
+    async def adopt(self) -> None:
+        """Take over at once what was put into its place, or taken away, as a whole: it will not change any more.
+
+        What a disk does not tell now is left to a later look.
+        """
+        try:
+            await self.look()
+            await self.look()  # what is the same twice is settled
+        except ShuttingDown:
+            return
+        except DiskStuck as error:
+            self._tell_stuck(error)
+
     def _tell_stuck(self, error: DiskStuck) -> None:
         if not self._stuck:
             log.warning("models.watch_stuck", message=str(error))

@@ -205,7 +205,7 @@ def test_a_failed_model_says_why():
 
 
 def test_an_event_of_a_later_version_is_passed_over_and_a_broken_one_is_not():
-    assert EventLines().line("pull", {"seq": 1, "pull": {}}) is None
+    assert EventLines().line("weather", {"seq": 1, "weather": {}}) is None
     with pytest.raises(CommandFailed, match="not as expected"):
         EventLines().line("model", {"seq": 1})
 

@@ -8,7 +8,7 @@ import pytest
 from cli_process import mlxd
 from gguf_files import model_metadata, model_tensors, write_gguf
 
-from mlxd.daemon.cli.gguf_import import name_complaint
+from mlxd.daemon.model_name import name_complaint
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,8 @@ def test_a_file_imports_only_what_its_room_may(path):
             assert name in MLX_FILES, f"{name} imports {module}"
         if top == "llguidance":
             assert name in GUIDE_FILES, f"{name} imports {module}"
+        if top == "huggingface_hub":
+            assert name == "daemon/downloads/hub.py", f"{name} imports huggingface_hub"
         if top == "psutil":
             assert name == "memory/probe.py", f"{name} imports psutil"
 

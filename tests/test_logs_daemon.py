@@ -93,9 +93,16 @@ async def test_lines_are_streamed_as_they_come_and_after_a_break_none_is_missed(
             assert (await anext(lines(response)))["seq"] == last + 1
 
 
-@pytest.mark.parametrize(
-    ("query", "param"), [("limit=0", "limit"), ("limit=x", "limit"), ("level=loud", "level"), ("follow=yes", "follow")]
-)
+REFUSED = [
+    ("limit=0", "limit"),
+    ("limit=x", "limit"),
+    ("level=loud", "level"),
+    ("follow=yes", "follow"),
+    ("since=null", "since"),
+]
+
+
+@pytest.mark.parametrize(("query", "param"), REFUSED)
 async def test_what_is_no_query_is_refused(api, query, param):
     status, answer = await api.call("GET", f"/admin/logs?{query}")
     assert (status, answer["error"]["param"]) == (400, param)
@@ -137,6 +144,7 @@ async def test_the_log_of_a_daemon_that_stops_is_streamed_to_its_end(tmp_path, m
             running.process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(20):
                 seen = [line["event"] async for line in lines(response)]
+            assert await asyncio.to_thread(running.process.wait, 20) == 0
     assert "daemon.stopping" in seen
 
 

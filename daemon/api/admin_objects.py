@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from mlxd.daemon.api.running import RequestView
+from mlxd.daemon.downloads.pull import PullStatus
 from mlxd.daemon.reload_diff import ReloadDiff
 from mlxd.engines.errors import LoadFailure
 from mlxd.memory.footprint import Pressure
@@ -161,6 +162,7 @@ class FeedSnapshot(Struct, frozen=True):
     seq: int
     models: list[ModelStatus]
     requests: list[RequestView]
+    pulls: list[PullStatus]
     memory: MemoryStatus
     decisions: list[DecisionObject]
 

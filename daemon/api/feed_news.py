@@ -1,4 +1,4 @@
-"""What was told last of models, requests and memory, and whether that is still so. Plain data, no clock."""
+"""What was told last of models, requests, downloads and memory, and whether that is still so. Plain data, no clock."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ MEMORY_PARTS = 1000
 
 # What is news of memory however little it moved.
 _LIMITS = ("pressure", "limit", "ceiling_bytes", "soft_bytes")
+# What moves as the bytes of a download come.
+_MOVING = frozenset({"files_done", "bytes_done", "bytes_per_s", "eta_s"})
 # What follows from the rest of a model, or passes by itself.
 _PASSING = frozenset({"load", "unload_at", "loaded_at", "last_used_at", "engine"})
 
@@ -72,6 +74,28 @@ class RequestNews:
 
 
 @dataclass(slots=True)
+class PullNews:
+    """What was told of each download, and when: seconds on the clock of `now`."""
+
+    _told: dict[int, tuple[Shown, float]] = field(default_factory=dict)
+
+    def may_wait(self, pull: Shown, now: float) -> bool:
+        """Whether only more bytes have come since one was told a moment ago."""
+        told = self._told.get(pull["id"])
+        return told is not None and now < told[1] + PROGRESS_INTERVAL and told[0] == _lasting(pull)
+
+    def tell(self, pull: Shown, now: float) -> Shown:
+        """The download, which is told now."""
+        self._told[pull["id"]] = (_lasting(pull), now)
+        return pull
+
+    def forget(self, number: int) -> Shown:
+        """What to tell of a download that is forgotten."""
+        self._told.pop(number, None)
+        return {"id": number, "removed": True}
+
+
+@dataclass(slots=True)
 class MemoryNews:
     """The memory object that was told last."""
 
@@ -101,6 +125,10 @@ def _essence(model: Shown) -> Shown:
     rest = {name: value for name, value in model.items() if name not in _PASSING}
     engine = model["engine"]
     return rest if engine is None else rest | {"engine": {**engine, "heartbeat_age_s": None}}
+
+
+def _lasting(pull: Shown) -> Shown:
+    return {name: value for name, value in pull.items() if name not in _MOVING}
 
 
 def _figures(memory: Shown) -> Iterator[tuple[str, int]]:

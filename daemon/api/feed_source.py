@@ -1,4 +1,4 @@
-"""Finds what there is to tell on the feed: listens to registry, requests and memory, and looks where nobody tells."""
+"""Finds what there is to tell on the feed: listens to all that reports, and looks where nobody tells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from mlxd.daemon.api.feed_news import PROGRESS_INTERVAL, MemoryNews, ModelNews, RequestNews
+from mlxd.daemon.api.feed_news import PROGRESS_INTERVAL, MemoryNews, ModelNews, PullNews, RequestNews
 from mlxd.daemon.api.model_object import decision_object, memory_now, model_now
 from mlxd.daemon.api.services import Services
 from mlxd.memory.footprint import Reading
@@ -20,7 +20,7 @@ SHOWN_DECISIONS = 100
 
 
 class FeedSource:
-    """Publishes every decision and every change of models, requests and memory, while anybody wants them.
+    """Publishes every decision and every change of models, requests, downloads and memory, while anybody wants them.
 
     Those who report only leave a note here; what they changed is looked at once in a turn of the event loop.
     """
@@ -30,9 +30,11 @@ class FeedSource:
         self._feed = services.feed
         self._models = ModelNews()
         self._requests = RequestNews()
+        self._pulls = PullNews()
         self._memory = MemoryNews()
         self._changed_models: set[str] = set()
         self._changed_requests: set[str] = set()
+        self._changed_pulls: set[int] = set()
         self._decisions: list[Decision] = []
         self._measured = False
         self._next_look: asyncio.Handle | None = None
@@ -44,6 +46,7 @@ class FeedSource:
         services.registry.on_models = self._on_models
         services.registry.decisions.on_decision = self._on_decision
         services.running.on_change = self._on_request
+        services.pulls.on_change = self._on_pull
         services.guard.on_reading = self._on_reading
         services.feed.snapshot = self.snapshot
 
@@ -54,6 +57,7 @@ class FeedSource:
         return {
             "models": [model_now(services, model) for model in services.registry.models()],
             "requests": to_builtins(services.running.views(services.registry.waiting())),
+            "pulls": to_builtins(services.pulls.statuses()),
             "memory": memory_now(services),
             "decisions": [decision_object(decision) for decision in services.registry.last_decisions(SHOWN_DECISIONS)],
         }
@@ -73,6 +77,11 @@ class FeedSource:
     def _on_request(self, request_id: str) -> None:
         if self._feed.is_wanted():
             self._changed_requests.add(request_id)
+            self._look_soon()
+
+    def _on_pull(self, number: int) -> None:
+        if self._feed.is_wanted():
+            self._changed_pulls.add(number)
             self._look_soon()
 
     def _on_reading(self, _: Reading) -> None:
@@ -105,6 +114,9 @@ class FeedSource:
         ids, self._changed_requests = self._changed_requests, set()
         if ids:
             self._tell_requests(ids)
+        numbers, self._changed_pulls = self._changed_pulls, set()
+        for number in sorted(numbers):
+            self._tell_pull(number)
         latest = self._services.guard.latest
         if latest is not None and latest.pressure != self._memory.pressure:
             self._tell_memory()
@@ -125,12 +137,24 @@ class FeedSource:
         if model is None:
             self._feed.publish("model", self._models.forget(name))
         elif self._models.may_wait(model, self._services.clock()):
-            self._tell_progress_later(name)
+            self._changed_models.add(name)
+            self._tell_progress_later()
         else:
             self._publish_model(model)
 
-    def _tell_progress_later(self, name: str) -> None:
-        self._changed_models.add(name)
+    def _tell_pull(self, number: int) -> None:
+        status, now = self._services.pulls.status(number), self._services.clock()
+        if status is None:
+            self._feed.publish("pull", self._pulls.forget(number))
+            return
+        pull = to_builtins(status)
+        if self._pulls.may_wait(pull, now):
+            self._changed_pulls.add(number)
+            self._tell_progress_later()
+        else:
+            self._feed.publish("pull", self._pulls.tell(pull, now))
+
+    def _tell_progress_later(self) -> None:
         if self._next_progress is None:
             self._next_progress = asyncio.get_running_loop().call_later(PROGRESS_INTERVAL, self._look_at_progress)
 

@@ -62,8 +62,9 @@ async def logs(request: web.Request) -> web.StreamResponse:
     tail = services_of(request).log_tail
     limit = count_of(request, "limit", DEFAULT_LINES, MAX_LINES)
     level = logging.getLevelNamesMapping()[choice_of(request, "level", LEVELS).upper()]
+    since = since_of(request)
     if choice_of(request, "follow", FOLLOW) == "true":
-        with tail.reader(since_of(request), level) as reader:
+        with tail.reader(since, level) as reader:
             return await follow(request, reader)
     lines = b", ".join(line.numbered() for line in tail.last(limit, level))
     return web.Response(body=b'{"data": [' + lines + b"]}", content_type="application/json")

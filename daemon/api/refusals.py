@@ -67,6 +67,22 @@ class ResponseNotFound(ApiError):
     """No response of this id is kept, or none that the caller may see."""
 
 
+class PullNotFound(ApiError):
+    """No download has this number, or it is forgotten."""
+
+
+class PullsQueueFull(ApiError):
+    """As many downloads wait as may."""
+
+
+class ModelResident(ApiError):
+    """What is to be deleted is in memory, or on its way into it."""
+
+
+class ModelNotRemovable(ApiError):
+    """The model's files are not the daemon's to delete, or the disk does not let it."""
+
+
 class MethodNotAllowed(ApiError):
     """The path exists, the method does not."""
 

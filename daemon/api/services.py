@@ -13,12 +13,14 @@ from aiohttp import web
 from mlxd.daemon.api.image_room import ImageRoom
 from mlxd.daemon.api.running import RunningRequests
 from mlxd.daemon.breadcrumbs_work import AtWork, unrecorded
+from mlxd.daemon.downloads.pulls import Pulls
 from mlxd.daemon.feed import Feed
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.live import Live
 from mlxd.daemon.log_tail import LogTail
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.daemon.metrics import Metrics
+from mlxd.daemon.model_removal import ModelRemover
 from mlxd.daemon.reload import Reloader
 from mlxd.daemon.settings import Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
@@ -51,6 +53,8 @@ class Services:
     image_room: ImageRoom = field(default_factory=ImageRoom)
     metrics: Metrics = field(default_factory=Metrics)
     feed: Feed = field(default_factory=Feed)
+    pulls: Pulls = field(default_factory=Pulls)
+    remover: ModelRemover = field(default_factory=ModelRemover)
     log_tail: LogTail = field(default_factory=LogTail)
     at_work: AtWork = unrecorded
     loop_lag: Callable[[], float] = lambda: 0.0

@@ -40,7 +40,10 @@ def model_checks(loaded: LoadedConfig, survey: Survey, room: Room | None) -> lis
 def _found(catalog: Catalog) -> Check:
     names = [spec.name for spec in catalog.specs]
     if not names:
-        advice = "put a model's folder into one of models.dirs, or turn a GGUF file into one: `mlxd import --help`"
+        advice = (
+            "get one with `mlxd pull REPO`, put a model's folder into one of models.dirs, or turn a GGUF file into one "
+            "with `mlxd import`"
+        )
         return GROUP.warning("found", "there is no model", advice, models=[])
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     count = "1 model" if len(names) == 1 else f"{len(names)} models"

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from mlxd.daemon.cli.answers import view
+from mlxd.daemon.cli.pull_view import PullView
 from mlxd.daemon.cli.views import MemoryView, ModelView, RequestView, duration, size
 from mlxd.daemon.units import format_bytes
 
@@ -48,6 +49,11 @@ class _About(Struct, frozen=True):
     removed: bool = False
 
 
+class _AboutPull(Struct, frozen=True):
+    id: int
+    removed: bool = False
+
+
 class _Snapshot(Struct, frozen=True):
     memory: MemoryView
     models: tuple[ModelView, ...] = ()
@@ -55,7 +61,7 @@ class _Snapshot(Struct, frozen=True):
 
 
 class EventLines:
-    """Says events in words, and leaves out what says of its model, request or memory what the last one said."""
+    """Says events in words, and leaves out what says of its object what the last one said."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], str] = {}
@@ -73,6 +79,8 @@ class EventLines:
                 return view(data.get(name), DecisionView).line()
             case "memory":
                 return self._news(name, "", _memory(view(data.get(name), MemoryView)))
+            case "pull":
+                return self._pull(data.get(name))
             case "model" | "request":
                 return self._object(name, data.get(name))
             case _:
@@ -84,6 +92,13 @@ class EventLines:
             self._last.pop((name, about.id), None)
             return f"{about.id} {'ended' if about.ended else 'was removed'}"
         return self._news(name, about.id, _model(shown) if name == "model" else _request(shown))
+
+    def _pull(self, shown: Any) -> str | None:
+        about = view(shown, _AboutPull)
+        if about.removed:
+            self._last.pop(("pull", str(about.id)), None)
+            return None
+        return self._news("pull", str(about.id), _pull(view(shown, PullView)))
 
     def _news(self, name: str, subject: str, text: str) -> str | None:
         if self._last.get((name, subject)) == text:
@@ -118,6 +133,15 @@ def _request(shown: Any) -> str:
     request = view(shown, RequestView)
     waits = f", waits for its {request.waiting_for}" if request.waiting_for else ""
     return f"{request.id} {request.state} on {request.model}{waits}"
+
+
+def _pull(pull: PullView) -> str:
+    if pull.error is not None:
+        return f"{pull.id} {pull.repo} failed: {pull.error.message} ({pull.error.reason})"
+    if pull.is_over() or not pull.bytes_total:
+        return f"{pull.id} {pull.repo} {pull.state}"
+    tenth = pull.percent() // 10 * 10  # a line for each of many megabytes would hide the others
+    return f"{pull.id} {pull.repo} {pull.state} {tenth}% of {format_bytes(pull.bytes_total)}"
 
 
 def _inputs(inputs: dict[str, Any]) -> Iterator[str]:

@@ -29,8 +29,8 @@ _LINE_WIDTH = 500
 def events(follow: bool, url: str | None, as_json: bool) -> None:
     """Show the last loads, evictions, refusals and aborts with their reasons.
 
-    With --follow, what happens from now on: decisions, models, requests and memory. Lines that would repeat themselves
-    are left out; --json has all events, one a line. A connection that drops is made again.
+    With --follow, what happens from now on: decisions, models, requests, downloads and memory. Lines that would repeat
+    themselves are left out; --json has all events, one a line. A connection that drops is made again.
     """
     if not follow:
         _print_decisions(asyncio.run(_last_decisions(url)), as_json=as_json)

@@ -18,16 +18,13 @@ from mlxd.daemon.cli.failures import BadConfig, CommandFailed
 from mlxd.daemon.cli.options import checked_text
 from mlxd.daemon.cli.plain import one_line
 from mlxd.daemon.config import ConfigError, load_config
+from mlxd.daemon.model_name import name_complaint
 from mlxd.daemon.units import format_bytes
 from mlxd.engines.gguf_errors import GgufError
 
 if TYPE_CHECKING:
     from mlxd.engines.gguf import ImportReport
 
-_PARTS = 2
-# a folder name may have 255 bytes, and the converter works in one with a longer name
-_LONGEST_PART = 200
-_FORBIDDEN = frozenset('\\:*?"<>|')
 _CLEAR_LINE = "\r\x1b[K"
 
 
@@ -70,21 +67,7 @@ def import_model(file: Path, name: str, quantize: str, models_dir: Path | None) 
         click.echo("it has no chat template, so it completes text but does not chat")
     if folder.resolve() not in [known.resolve() for known in configured]:
         click.echo(f"serve it:  mlxd serve --models-dir {shlex.quote(str(folder))}")
-    click.echo(f"run it:    mlxd run {shlex.quote(name)}  (a daemon that runs already sees it after a restart)")
-
-
-def name_complaint(name: str) -> str | None:
-    """What is wrong with a model's name as a folder, or None."""
-    parts = name.split("/")
-    if len(parts) > _PARTS or not all(parts):
-        return "expected NAME or ORG/NAME"
-    if any(part[0] in ".-" for part in parts):
-        return "expected a name that begins with neither a dot nor a dash"
-    if not name.isprintable() or _FORBIDDEN & set(name) or any(part != part.strip() for part in parts):
-        return 'expected a name of printable characters without spaces around it, none of \\ : * ? " < > |'
-    if any(len(part.encode()) > _LONGEST_PART for part in parts):
-        return f"expected at most {_LONGEST_PART} bytes"
-    return None
+    click.echo(f"run it:    mlxd run {shlex.quote(name)}  (a daemon that runs sees it within seconds)")
 
 
 def _configured_dirs(*, required: bool) -> tuple[Path, ...]:

@@ -46,7 +46,7 @@ def list_models(url: str | None, as_json: bool) -> None:
         return
     models = view(answer, ModelList).data
     if not models:
-        click.echo("there is no model yet; put one into a folder of models.dirs, or see `mlxd import --help`", err=True)
+        click.echo("there is no model yet; `mlxd pull` gets one, or put one into a folder of models.dirs", err=True)
         return
     rows = [(m.id, m.kind, size(m.weight_bytes), m.state, ", ".join(m.aliases)) for m in models]
     print_table(_LIST_COLUMNS, rows)

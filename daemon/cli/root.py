@@ -34,6 +34,8 @@ COMMANDS: Mapping[str, Entry] = {
     "why": Entry("why", "why", "Tell what would happen if a request named MODEL now, and why."),
     "events": Entry("events", "events", "Show the last loads, evictions, refusals and aborts with their reasons."),
     "logs": Entry("logs", "logs", "Show the last lines of the daemon's log."),
+    "pull": Entry("pull", "pull", "Get a model from the Hugging Face hub."),
+    "rm": Entry("removal", "rm", "Delete a model's files."),
     "import": Entry("gguf_import", "import_model", "Turn a GGUF file into an MLX model folder."),
     "status": Entry("status", "status", "Show the daemon's health on one page."),
     "reload": Entry("reload", "reload", "Apply a changed configuration to the running daemon."),
