@@ -20,7 +20,7 @@ PLANNER_TESTS := $(filter-out tests/test_planner_machine.py,\
 # The tests of the whole API: all that start a real daemon.
 API_TESTS = $(shell grep -lE '^from (daemon_process|clients_daemon) import' tests/test_*.py)
 
-.PHONY: setup demo run check test test-process planner-coverage soak bench memory-table service-files lock clean
+.PHONY: setup demo run check test suite test-process planner-coverage soak bench memory-table page-shots service-files lock clean
 
 setup: $(STAMP)
 
@@ -46,7 +46,12 @@ check: setup build/ns/mlxd
 	MYPYPATH=build/ns $(BIN)/mypy $(ROOMS:%=-p mlxd.%)
 	$(BIN)/python -Im pytest tests/test_import_rules.py
 
-test: setup planner-coverage
+# Together: the planner's tests compute on one core, and the others wait for processes a good part of their time.
+test: setup
+	$(MAKE) -j 2 planner-coverage suite
+
+# All but the planner's own tests.
+suite: setup
 	$(WITH_BLAS) $(BIN)/python -Im pytest -n $(JOBS) --dist loadfile -m 'not soak' $(PLANNER_TESTS:%=--ignore=%)
 
 # The whole API once more, with each engine in a process of its own.
@@ -74,6 +79,10 @@ bench: setup
 # Measure what prompts cost against what they are priced at, and put the figures into the documentation.
 memory-table: setup
 	$(WITH_BLAS) $(BIN)/python bench/memory.py --write docs/memory.md
+
+# Screenshots of the page into build/page/: desktop and phone, light and dark.
+page-shots: setup
+	$(WITH_BLAS) $(BIN)/python tests/page_shots.py
 
 # Write the plain service files of etc/, after a change of what `mlxd service install` writes.
 service-files: setup

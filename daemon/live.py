@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlxd.daemon.catalog import Catalog
@@ -25,6 +26,8 @@ class Live:
 
     def __init__(self, settings: Settings, catalog: Catalog) -> None:
         self._now = InEffect(settings, catalog)
+        self.origins: Mapping[str, str] = {}
+        """Where the value of each key comes from, as far as somebody said: "default", "file", a flag or a variable."""
 
     @property
     def now(self) -> InEffect:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,10 +43,11 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reload would put into effect; no `limits` when they stay as they are."""
+    """What a reload would put into effect, and where it comes from; no `limits` when they stay as they are."""
 
     state: InEffect
     limits: MemoryLimits | None
+    origins: Mapping[str, str]
 
 
 class Reloader:
@@ -83,6 +84,7 @@ class Reloader:
             if not dry_run:
                 settings = in_effect(before.settings, wanted.state.settings)
                 self._apply(InEffect(settings, wanted.state.catalog), wanted.limits, diff, reason)
+                self._live.origins = wanted.origins
             return diff
 
     async def refresh(self, settled: Callable[[], Settled]) -> frozenset[str]:
@@ -145,7 +147,7 @@ class Reloader:
             limits = self._sources.limits(memory) if changed else None
         except ConfigError as error:
             raise located(error, loaded) from error
-        return Wanted(InEffect(loaded.settings, catalog), limits)
+        return Wanted(InEffect(loaded.settings, catalog), limits, loaded.origins)
 
     def _survey(self) -> Survey:
         found = survey(self._live.settings, self._sources.hf_cache, self._live.catalog.basis)

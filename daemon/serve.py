@@ -25,7 +25,7 @@ from mlxd.daemon.log_tail import LogTail
 from mlxd.daemon.notify import Notifier
 from mlxd.daemon.probe_choice import hf_cache_dir, make_probe
 from mlxd.daemon.process_end import crash, leave
-from mlxd.daemon.settings import LoadedConfig, Settings
+from mlxd.daemon.settings import LoadedConfig
 from mlxd.daemon.sleep_darwin import system_power
 from mlxd.daemon.state_dir import StateDir, StateDirBusy
 from mlxd.daemon.stop_signals import StopSignals
@@ -48,7 +48,7 @@ def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan, inherited: I
         (log.warning if blas.slow else log.info)("blas.plan", note=blas.note)
         check_settings(settings)
         with StateDir(settings.server.state_dir):
-            asyncio.run(_serve(settings, source, inherited, tail))
+            asyncio.run(_serve(loaded, source, inherited, tail))
     except ConfigError as error:
         return _fail(Exit.BAD_CONFIG, located(error, loaded))
     except StateDirBusy as error:
@@ -59,8 +59,8 @@ def run(source: ConfigSource, loaded: LoadedConfig, blas: BlasPlan, inherited: I
         return _fail(Exit.FAILED, error)
 
 
-async def _serve(settings: Settings, source: ConfigSource, inherited: InheritedSockets, tail: LogTail) -> NoReturn:
-    hung: list[str] = []
+async def _serve(loaded: LoadedConfig, source: ConfigSource, inherited: InheritedSockets, tail: LogTail) -> NoReturn:
+    settings, hung = loaded.settings, list[str]()
 
     def on_hung(model: str) -> None:
         log.error("watchdog.exit", reason=f"the engine of {model} hangs")
@@ -79,6 +79,7 @@ async def _serve(settings: Settings, source: ConfigSource, inherited: InheritedS
         log_tail=tail,
     )
     live = daemon.live
+    live.origins = loaded.origins
     notifier = Notifier.from_environ(os.environ, os.getpid())
     daemon.reloader.announced = notifier.reloading
     loop_watchdog = LoopWatchdog(lambda: live.settings.supervision, daemon.dumps)

@@ -62,17 +62,19 @@ def daemon(
     environ: dict[str, str] | None = None,
     exit_code: int | None = 0,
     program: Sequence[str] = (MLXD,),
+    port: int = 0,
 ) -> Iterator[Daemon]:
     """Serve `models` with `config` (TOML) until the block ends; then its exit code is checked."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "mlxd.toml"
     file.write_text(config)
-    flags = ["--config", str(file), "--port", "0", "--models-dir", str(models), "--log-format", "json"]
+    flags = ["--config", str(file), "--port", str(port), "--models-dir", str(models), "--log-format", "json"]
     command = [*program, "serve", *flags]
     variables = {
         **os.environ,
         "MLXD_SERVER__STATE_DIR": str(folder / "state"),
         "MLXD_MODELS__HF_CACHE": "false",
+        "HF_HUB_OFFLINE": "1",  # whatever a test asks for, nothing comes from the internet
         "MLXD_ENGINE__BLAS": "off",  # the test run has preloaded one already, where there is one
         **(environ or {}),
     }

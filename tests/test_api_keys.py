@@ -103,7 +103,8 @@ def test_reading_and_using_ask_for_less_than_changing():
 
 async def test_health_is_open_and_what_is_not_there_is_not():
     async with serving(keys=KEYS) as served:
-        assert {route.path for route in OPEN} == {"/health", "/health/ready", "/openapi.json"}
+        open_paths = {"/health", "/health/ready", "/openapi.json", "/", "/page/{file}"}
+        assert {route.path for route in OPEN} == open_paths
         assert (await call(served, "GET", "/health"))[0] == 200
         for method, path in (("GET", "/nothing"), ("POST", "/health"), ("PUT", "/v1/models"), ("GET", "/admin")):
             assert await call(served, method, path) == (401, "invalid_api_key")

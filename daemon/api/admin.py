@@ -214,8 +214,9 @@ async def abort(request: web.Request) -> web.Response:
 
 
 async def config(request: web.Request) -> web.Response:
-    """The effective configuration."""
-    return web.json_response(to_public(services_of(request).settings))
+    """The effective configuration, and where each value comes from."""
+    live = services_of(request).live
+    return web.json_response({**to_public(live.settings), "origins": dict(live.origins)})
 
 
 async def _unload(registry: ModelRegistry, name: str) -> int:

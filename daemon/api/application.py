@@ -15,7 +15,10 @@ from mlxd.daemon.api import (
     logs,
     metrics,
     openapi,
+    page,
+    pulls,
     reload,
+    removal,
     requests,
     tokenize,
 )
@@ -57,6 +60,8 @@ PARTS = (
     lm_studio,
     requests,
     admin,
+    removal,
+    pulls,
     reload,
     events,
     logs,
@@ -65,6 +70,7 @@ PARTS = (
     health,
     metrics,
     openapi,
+    page,
 )
 
 # The calls of LM Studio lie below those of Ollama.
@@ -78,6 +84,7 @@ def make_application(services: Services) -> web.Application:
     application[SHAPES] = SHAPES_OF_FACADES
     application[ROUTES] = {(route.method, route.name): route for part in PARTS for route in part.routes()}
     application[DOCUMENT] = Document(application[ROUTES].values(), application[SHAPES], services.version)
+    application[page.PAGE] = page.read_page()
     application[ATTEMPTS] = FailedAttempts()
     application[FOLDERS] = ModelFolders()
     application[STORE] = ResponseStore()
