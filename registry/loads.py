@@ -115,7 +115,8 @@ class Loads:
             self._load_failed(entry, generation, failure, clean=clean)
             return
         entry.loaded(info, self._clock())
-        log.info("model.loaded", model=name, seconds=entry.load_seconds, bytes=entry.weight_bytes)
+        seconds = round(entry.load_seconds or 0.0, 3)
+        log.info("model.loaded", model=name, seconds=seconds, bytes=entry.weight_bytes)
         self._post(ev.LoadDone(name, generation, info.weight_bytes))
         if entry.death is not None:  # before it was known to be loaded, and so it meant nothing
             self._post(entry.death)

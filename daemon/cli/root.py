@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Entry] = {
     "reload": Entry("reload", "reload", "Apply a changed configuration to the running daemon."),
     "key": Entry("key", "key", "Make, list and remove API keys."),
     "service": Entry("service", "service", "Run the daemon as a service of this user."),
+    "bench": Entry("bench", "bench", "Measure models: load, first token, answers alone and at once, swaps."),
     "doctor": Entry("doctor", "doctor", "Check machine, MLX, memory limits, configuration, address and models."),
     "config": Entry("configuration", "config", "Check or show the configuration."),
     "completion": Entry("completion", "completion", "Print what completes commands and models in a shell."),

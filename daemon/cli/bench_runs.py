@@ -1,0 +1,179 @@
+"""What `mlxd bench` measures of a model, through the API, as any client would see it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mlxd.daemon.cli.answers import failure_from, view
+from mlxd.daemon.cli.client import DaemonClient, model_path
+from mlxd.daemon.cli.failures import CommandFailed
+from mlxd.daemon.cli.sse import Message, SseParser
+from mlxd.daemon.cli.views import ModelView
+
+_PATH = "/v1/completions"
+_DONE = "[DONE]"
+_ERROR_STATUS = 500
+# About as many as what makes a prompt a new one takes.
+_NONCE_TOKENS = 10
+_WORDS = ("river", "stone", "north", "letter", "seven", "quiet", "market", "yellow", "engine", "paper")
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Vendor(msgspec.Struct, frozen=True):
+    prefill_s: float | None = None
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    usage: _Usage | None = None
+    mlxd: _Vendor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One streamed answer: moments of monotonic seconds, and the tokens that the daemon counted."""
+
+    asked: float
+    first: float
+    last: float
+    prompt_tokens: int
+    tokens: int
+    prefill_s: float | None
+
+
+class Figures(msgspec.Struct, frozen=True, omit_defaults=False):
+    """Of one model; medians of all rounds. Times in seconds, rates in tokens a second; None where there is none.
+
+    `streams` has the rate of all answers together by how many ran at once.
+    """
+
+    model: str
+    load_s: float | None = None
+    prompt_tokens: int | None = None
+    ttft_s: float | None = None
+    prompt_tps: float | None = None
+    streams: dict[int, float] = {}
+    resident_bytes: int | None = None
+    error: str | None = None
+
+
+class Swap(msgspec.Struct, frozen=True):
+    """From asking a model that another one has displaced, or is beside it, to its first token, in seconds."""
+
+    model: str
+    before: str
+    ttft_s: float
+    evicted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured: tokens of the prompt and of each answer, answers at once, rounds of each."""
+
+    prompt_tokens: int
+    tokens: int
+    streams: Sequence[int]
+    rounds: int
+
+
+class Bench:
+    """Measurements over one connection pool."""
+
+    def __init__(self, client: DaemonClient, plan: Plan) -> None:
+        self._client = client
+        self._plan = plan
+
+    async def load(self, model: str) -> float | None:
+        """Load a model that is not in memory, and how long that took; None for one that is."""
+        if view(await self._client.get(model_path(model)), ModelView).is_in_memory():
+            return None
+        started = time.monotonic()
+        await self._client.call("POST", model_path(model, "load"), {})
+        return time.monotonic() - started
+
+    async def measure(self, model: str) -> Figures:
+        """All of one model. Raises CommandFailed."""
+        plan = self._plan
+        load_s = await self.load(model)
+        await self._ask(model, 8, 2)  # what is done once is no part of the figures
+        firsts = [await self._ask(model, plan.prompt_tokens, 1) for _ in range(plan.rounds)]
+        rates = {count: [await self._rate(model, count) for _ in range(plan.rounds)] for count in plan.streams}
+        prefills = [one.prompt_tokens / one.prefill_s for one in firsts if one.prefill_s]
+        shown = view(await self._client.get(model_path(model)), ModelView)
+        return Figures(
+            model,
+            _rounded(load_s),
+            firsts[-1].prompt_tokens,
+            _rounded(statistics.median(one.first - one.asked for one in firsts)),
+            _rounded(statistics.median(prefills)) if prefills else None,
+            {count: round(statistics.median(each), 1) for count, each in rates.items()},
+            shown.resident_bytes,
+        )
+
+    async def swap(self, model: str, before: str) -> Swap:
+        """Ask for one model right after another one. Raises CommandFailed."""
+        await self._ask(before, 8, 1)
+        is_there = view(await self._client.get(model_path(model)), ModelView).is_in_memory()
+        answer = await self._ask(model, 8, 1)
+        return Swap(model, before, round(answer.first - answer.asked, 4), not is_there)
+
+    async def _rate(self, model: str, count: int) -> float:
+        answers = await asyncio.gather(*[self._ask(model, 16, self._plan.tokens) for _ in range(count)])
+        began, ended = min(one.first for one in answers), max(one.last for one in answers)
+        # each answer's first token is where the clock starts
+        tokens = sum(one.tokens for one in answers) - count
+        return tokens / (ended - began) if ended > began else 0.0
+
+    async def _ask(self, model: str, prompt_tokens: int, tokens: int) -> Answer:
+        """One answer to a prompt that nobody has asked before."""
+        words = itertools.islice(itertools.cycle(_WORDS), max(1, prompt_tokens - _NONCE_TOKENS))
+        prompt = " ".join([secrets.token_hex(8), *words])
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        asked = time.monotonic()
+        moments, last = [], _Chunk()
+        async with self._client.stream(_PATH, body) as chunks:
+            parser = SseParser()
+            async for chunk in chunks:
+                for event in parser.feed(chunk):
+                    if isinstance(event, Message) and event.data != _DONE:
+                        moments.append(time.monotonic())
+                        last = _chunk(event.data, self._client.url)
+        if last.usage is None:
+            raise CommandFailed(f"{self._client.url} ended an answer early; its log says why")
+        prefill = last.mlxd.prefill_s if last.mlxd is not None else None
+        return Answer(asked, moments[0], moments[-1], last.usage.prompt_tokens, last.usage.completion_tokens, prefill)
+
+
+def _chunk(data: str, url: str) -> _Chunk:
+    try:
+        answer: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CommandFailed(f"{url} sent an event that is no part of an answer") from error
+    if isinstance(answer, dict) and "error" in answer:
+        raise failure_from(_ERROR_STATUS, answer, url)
+    return view(answer, _Chunk)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
