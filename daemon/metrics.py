@@ -66,7 +66,8 @@ class Metrics:
         self._loaded_at: dict[str, float | None] = {}
         # models that have series of their own here
         self._named: set[str] = set()
-        self._models: Callable[[], list[ModelSnapshot]] = list
+        # until there are models to look up all series stay
+        self._models: Callable[[], list[ModelSnapshot]] | None = None
         self.traffic = Traffic(self._registry)
 
     def decided(self, decision: Decision) -> None:
@@ -99,9 +100,9 @@ class Metrics:
         """Takes the seconds from each cancel until memory and slot were free."""
 
         def observe(seconds: float) -> None:
+            self._named.add(model)  # it may be forgotten already, and its engine still at work
             self._freed.labels(model).observe(seconds)
 
-        self._named.add(model)
         return observe
 
     def forget(self, all_but: Collection[str]) -> None:
@@ -110,8 +111,8 @@ class Metrics:
         for model in self._named.difference(all_but):
             self._freed.remove_by_labels({"model": model})
             self._restarts.remove_by_labels({"model": model})
-            self._loaded_at.pop(model, None)
         self._named.intersection_update(all_but)
+        self._loaded_at = {model: at for model, at in self._loaded_at.items() if model in all_but}
 
     def observe(
         self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks, share: MemoryShare
@@ -122,7 +123,8 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format. Those of models that there are no more are forgotten first."""
-        self.forget({model.spec.name for model in self._models()})
+        if self._models is not None:
+            self.forget({model.spec.name for model in self._models()})
         return generate_latest(self._registry)
 
 

@@ -58,6 +58,6 @@ def is_download(process: psutil.Process) -> bool:
         return (
             process.is_running()
             and process.status() != psutil.STATUS_ZOMBIE
-            and "pull" in process.name() + " ".join(process.cmdline())
+            and any(sign in " ".join(process.cmdline()) for sign in ("mlxd: pull", "mlxd.daemon.downloads"))
         )
     return False

@@ -31,7 +31,7 @@ async def one_cycle(api: Api) -> tuple[float, float]:
     return figures[ACTIVE], figures[FOOTPRINT]
 
 
-@pytest.mark.parametrize("cycles", [30, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("cycles", [20, pytest.param(100, marks=pytest.mark.soak)])
 async def test_loads_and_unloads_leave_the_footprint_and_every_byte_of_mlx_as_they_were(
     tmp_path, models_dir, tiny_model, other_tiny_model, cycles
 ):

@@ -43,7 +43,7 @@ MOST = Rush(("a", "b"), 300 * MB, 1200, long=12)
 @pytest.mark.parametrize(
     "rush",
     [
-        pytest.param(ONE, id="one-model"),
+        pytest.param(ONE, id="one-model", marks=pytest.mark.soak),
         pytest.param(TWO, id="two-models-and-long-prompts"),
         pytest.param(MORE, id="one-model-long-answers", marks=pytest.mark.soak),
         pytest.param(MOST, id="two-models-long-answers-and-prompts", marks=pytest.mark.soak),

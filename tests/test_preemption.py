@@ -66,7 +66,12 @@ SAMPLINGS = {
 SEEDS = 3
 
 
-@pytest.mark.parametrize("kind", SAMPLINGS)
+IN_THE_SOAK = ("xtc", "penalties", "logprobs")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.soak] * (kind in IN_THE_SOAK)) for kind in SAMPLINGS]
+)
 async def test_an_answer_that_was_interrupted_is_the_one_that_was_not(tiny_model, lanes, kind):
     sampling = replace(SAMPLINGS[kind], max_tokens=LONG, ignore_eos=True)
     if sampling.seed is None:

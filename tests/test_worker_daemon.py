@@ -135,7 +135,13 @@ def is_prefilling(answer) -> bool:
     return any((one["model"], one["state"]) == ("victim", "prefilling") for one in answer["data"])
 
 
-@pytest.mark.parametrize("number", BOUNDS, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, id=number.name, marks=[pytest.mark.soak] * (number == signal.SIGSEGV))
+        for number in BOUNDS
+    ],
+)
 async def test_a_death_at_any_moment_ends_the_models_own_requests_and_holds_up_no_others(served, api, number):
     victim = Victim(served, api, number)
     async with SteadyStream(api, "steady") as steady:
