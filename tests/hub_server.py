@@ -37,7 +37,10 @@ class Hold:
 
 @dataclass
 class Repo:
-    """Files by name. `declared` says other things of some than what is true; `refused` is how files are answered."""
+    """Files by name. `declared` says other things of some than what is true; `refused` is how files are answered.
+
+    The list of an `endless` one does not end, whatever its status is; the bytes of a `packed` one are said to be so.
+    """
 
     files: Mapping[str, bytes]
     commit: str = COMMIT
@@ -47,6 +50,8 @@ class Repo:
     listing_refused: tuple[int, dict[str, str]] | None = None
     files_refused: tuple[int, dict[str, str]] | None = None
     ranges: bool = True
+    endless: bool = False
+    packed: bool = False
 
     def siblings(self) -> list[dict[str, Any]]:
         return [self._sibling(name, content) | self.declared.get(name, {}) for name, content in self.files.items()]
@@ -106,6 +111,8 @@ class HubServer:
         repo = self.repos.get(request.match_info["repo"])
         if repo is None:
             return web.json_response({"error": "x"}, status=401, headers={"X-Error-Code": "RepoNotFound"})
+        if repo.endless:
+            return await _endless(request, *(repo.listing_refused or (200, {})))
         if repo.listing_refused is not None:
             status, headers = repo.listing_refused
             return web.json_response({"error": "x"}, status=status, headers=headers)
@@ -147,6 +154,8 @@ class HubServer:
             response.set_status(206)
             response.headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
         response.content_length = len(content) - first
+        if repo.packed:
+            response.headers["Content-Encoding"] = "gzip"
         await response.prepare(request)
         with contextlib.suppress(ConnectionResetError):  # the client has left
             await self._send(request, response, name, content, first)
@@ -176,6 +185,15 @@ class HubServer:
         application.router.add_get("/cdn/{place:.+}", self._bytes)
         application.router.add_get("/{repo:.+}/resolve/{revision}/{name:.+}", self._file)
         return application
+
+
+async def _endless(request: web.Request, status: int, headers: Mapping[str, str]) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, headers=headers)
+    await response.prepare(request)
+    with contextlib.suppress(ConnectionResetError):
+        while True:
+            await response.write(b" " * _BLOCK)
+    return response
 
 
 @contextmanager

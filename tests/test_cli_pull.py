@@ -7,9 +7,13 @@ import json
 import pytest
 from cli_process import mlxd, on_terminal
 from hub_server import Repo, files_in, hub_server
-from pulling import pulling
+from pulling import CONFIG, pulling
 
+from mlxd.daemon.cli.answers import view
 from mlxd.daemon.cli.event_lines import EventLines
+from mlxd.daemon.cli.failures import CommandFailed, NotReachable
+from mlxd.daemon.cli.pull import watch
+from mlxd.daemon.cli.pull_view import PullView
 
 REPO, WEIGHTS = "org/tiny", "model.safetensors"
 PULL = {"id": 3, "repo": REPO, "state": "downloading", "bytes_done": 450, "bytes_total": 1000}
@@ -23,8 +27,13 @@ def hub(micro_model):
 
 
 @pytest.fixture(scope="module")
-def running(hub, tmp_path_factory):
-    with pulling(tmp_path_factory.mktemp("pull"), hub) as running:
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pull")
+
+
+@pytest.fixture(scope="module")
+def running(hub, folder):
+    with pulling(folder, hub, CONFIG + '[engine]\nisolation = "process"\n') as running:  # no model runs, so without MLX
         yield running
 
 
@@ -38,19 +47,19 @@ def cli(running, tmp_path):
     return cli
 
 
-def test_a_model_is_pulled_and_deleted(cli, running):
+def test_a_model_is_pulled_and_deleted(cli, folder):
     code, out, err = cli("pull", REPO)
     assert (code, err) == (0, "")
     assert out.startswith(f"{REPO} is there: ")
     assert f"run it:  mlxd run {REPO}" in out
-    assert REPO in cli("list")[1]
+    assert (folder / "models" / REPO).is_dir()
     code, out, err = cli("rm", REPO)
     assert (code, out) == (2, "")
     assert "--yes" in err
     code, out, err = cli("rm", REPO, "--yes")
     assert (code, err) == (0, "")
     assert out.startswith(f"deleted {REPO}, ")
-    assert REPO not in cli("list")[1]
+    assert not (folder / "models" / REPO).exists()
 
 
 def test_both_answer_in_json(cli):
@@ -70,8 +79,6 @@ def test_what_fails_says_why(cli):
     assert (code, json.loads(out)["error"]["reason"]) == (1, "repo_not_found")
     code, _, err = cli("pull", "../x")
     assert (code, "(invalid_request)" in err) == (1, True)
-    code, _, err = cli("rm", "nothing", "--yes")
-    assert (code, "model_not_found" in err) == (1, True)
 
 
 def test_a_terminal_shows_the_progress_and_ctrl_c_cancels_it(cli, hub, running, tmp_path):
@@ -109,6 +116,25 @@ def test_who_only_watches_a_download_of_others_does_not_cancel_it(cli, hub, runn
         hold.released.set()
         first.wait_for("shared is there")
         assert first.end() == 0
+
+
+@pytest.mark.parametrize("known", [[], [{**PULL, "repo": "org/other"}], [{**PULL, "name": "other"}]])
+async def test_a_daemon_that_was_restarted_meanwhile_is_told_from_one_that_goes_on(known):
+    class Restarted:
+        async def get(self, _):
+            return {"data": known}
+
+    with pytest.raises(CommandFailed, match="restarted"):
+        await watch(Restarted(), view(PULL, PullView))
+
+
+async def test_a_daemon_that_ends_meanwhile_takes_nothing_of_the_download_with_it():
+    class Gone:
+        async def get(self, _):
+            raise NotReachable("no daemon answers")
+
+    with pytest.raises(NotReachable, match="no daemon answers\nwhat came of the download is kept"):
+        await watch(Gone(), view(PULL, PullView))
 
 
 def test_events_show_a_download_now_and_then():

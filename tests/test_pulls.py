@@ -13,6 +13,7 @@ from mlxd.daemon.downloads.child import NotStarted
 from mlxd.daemon.downloads.messages import Done, DownloadFailed, Failed, Found, Job, Progress
 from mlxd.daemon.downloads.places import HIDDEN, KEPT, begun, clean, record_of_whole, removed_folder
 from mlxd.daemon.downloads.pulls import AT_A_TIME, MOST_WAITING, REMEMBERED, Pulls, TooManyPulls
+from mlxd.daemon.downloads.room import MARGIN
 from mlxd.registry.errors import ShuttingDown
 
 COMMIT = "a" * 40
@@ -161,6 +162,32 @@ async def test_the_last_that_ended_are_remembered_and_numbers_are_not_reused(pul
     assert [status.id for status in pulls.statuses()] == list(range(4, REMEMBERED + 4))
     assert pulls.status(1) is None
     assert {1, 2, 3} <= set(told)
+
+
+async def test_those_that_are_cancelled_while_they_wait_are_forgotten_too(pulls):
+    await begin(pulls, "a", "b")
+    for n in range(REMEMBERED + 3):
+        [number] = await begin(pulls, f"r{n}")
+        await pulls.cancel(number)
+    assert len(pulls.statuses()) == REMEMBERED + 2
+
+
+async def test_the_room_that_others_are_still_to_take_is_not_given_twice(pulls, downloads):
+    await begin(pulls, "a", "b")
+    free = MARGIN + 1500
+    downloads.say("a", Found(COMMIT, 0, 1, 0, 1000, free))
+    downloads.say("b", Found(COMMIT, 0, 1, 400, 1000, free))
+    await turns()
+    assert states(pulls) == ["downloading", "failed"]
+    error = pulls.status(2).error
+    assert (error.reason, error.needed_bytes, error.free_bytes) == ("no_space", MARGIN + 1600, free)
+    assert "1000 of them for other downloads" in error.message
+    assert downloads.left == ["b"]
+    downloads.say("a", Progress(0, 200, False))
+    await begin(pulls, "b")
+    downloads.say("b", Found(COMMIT, 0, 1, 400, 1000, free))
+    await turns()
+    assert states(pulls) == ["downloading", "failed", "downloading"]
 
 
 async def test_not_more_than_so_many_wait(pulls):

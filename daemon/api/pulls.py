@@ -9,10 +9,11 @@ from mlxd.daemon.api.admin_objects import Listed
 from mlxd.daemon.api.body import convert, read_object
 from mlxd.daemon.api.refusals import InvalidField, PullNotFound, PullsQueueFull
 from mlxd.daemon.api.routes import Route, Scope
-from mlxd.daemon.api.services import services_of
+from mlxd.daemon.api.services import Services, services_of
 from mlxd.daemon.downloads.names import name_complaint, repo_complaint, revision_complaint
 from mlxd.daemon.downloads.pull import PullStatus
 from mlxd.daemon.downloads.pulls import TooManyPulls
+from mlxd.registry.names import Resolved
 
 MAIN = "main"
 
@@ -55,6 +56,7 @@ async def pull(request: web.Request) -> web.Response:
     services = services_of(request)
     if not services.settings.models.dirs:
         raise InvalidField("models.dirs is empty, so there is no folder to put a model into")
+    _check(_taken(services, name), "name")
     try:
         status, is_new = services.pulls.start(body.repo, revision, name)
     except TooManyPulls as error:
@@ -75,6 +77,17 @@ async def cancel(request: web.Request) -> web.Response:
     if status is None:
         raise PullNotFound(f"there is no download {text[:_MAX_DIGITS]}; GET /admin/pulls lists those that are known")
     return web.json_response(to_builtins(status))
+
+
+def _taken(services: Services, name: str) -> str | None:
+    """Why a model of this name would hide another one, or be hidden by it; None if it would not."""
+    meaning = services.names.exact.get(name)
+    if meaning is not None and meaning != Resolved(name):
+        return f"{name} is another name of {meaning.model}; choose another one"
+    elsewhere = [entry.name for entry in services.settings.model if entry.path is not None or entry.repo is not None]
+    if name in elsewhere or any(name in entry.adapters for entry in services.settings.model):
+        return f"{name} is a model of the configuration, which says where it is; choose another name"
+    return None
 
 
 def _check(complaint: str | None, param: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
-import structlog
 from aiohttp import web
 from msgspec import Struct
 
@@ -13,10 +12,8 @@ from mlxd.daemon.api.refusals import InvalidField, ModelNotRemovable, ModelResid
 from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import Services, services_of
 from mlxd.daemon.disk_thread import DiskStuck
-from mlxd.daemon.model_removal import NotRemovable
+from mlxd.daemon.model_removal import InMemory, NotRemovable, Use
 from mlxd.registry.states import State
-
-log = structlog.stdlib.get_logger(__name__)
 
 _AT_REST = frozenset({State.UNLOADED, State.FAILED})
 
@@ -41,17 +38,16 @@ async def delete(request: web.Request) -> web.Response:
         raise InvalidField(f"{asked} is another name of {name}; to delete it, name {name} itself", "id")
     try:
         removal = services.remover.plan(services.registry.model(name).spec, services.settings)
-        _check_unused(services, removal.folder)
-        freed = await services.remover.remove(removal)
+        freed = await services.remover.remove(name, removal, lambda: _uses(services))
+    except InMemory as error:
+        raise ModelResident(f"{error.model} is in memory, or on its way; `mlxd unload {error.model}` first") from error
     except (NotRemovable, DiskStuck) as error:
         raise ModelNotRemovable(str(error)) from error
-    log.info("model.deleted", model=name, path=str(removal.folder), bytes=freed)
     return web.json_response({"id": name, "freed_bytes": freed})
 
 
-def _check_unused(services: Services, folder: Path) -> None:
-    """Nothing may read from the folder: the model itself, adapters on it, models whose draft it is."""
+def _uses(services: Services) -> Iterator[Use]:
+    """What models read from: their own folder, an adapter's, a draft's."""
     for model in services.registry.models():
-        if folder in (model.spec.path, model.spec.draft) and model.state not in _AT_REST:
-            name = model.spec.name
-            raise ModelResident(f"{name} is in memory, or on its way; `mlxd unload {name}` first")
+        spec, in_memory = model.spec, model.state not in _AT_REST
+        yield from (Use(spec.name, path, in_memory) for path in (spec.path, spec.adapter, spec.draft) if path)

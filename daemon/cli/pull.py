@@ -11,7 +11,7 @@ import click
 from mlxd.daemon.cli.address import find_daemon
 from mlxd.daemon.cli.answers import failure_from, view
 from mlxd.daemon.cli.client import READ_TIMEOUT, DaemonClient
-from mlxd.daemon.cli.failures import CommandFailed
+from mlxd.daemon.cli.failures import CommandFailed, ConnectionLost, NotReachable
 from mlxd.daemon.cli.options import checked_text, with_json, with_url
 from mlxd.daemon.cli.output import print_json
 from mlxd.daemon.cli.plain import printable
@@ -63,25 +63,29 @@ async def _pull(url: str | None, body: dict[str, Any]) -> Any:
             raise failure_from(status, answer, client.url)
         begun = view(answer, PullView)
         try:
-            return await _watch(client, begun.id)
+            return await watch(client, begun)
         except asyncio.CancelledError:
             if status == _ACCEPTED:  # else it was under way already, for somebody else
                 await _cancel(client, begun)
             raise
 
 
-async def _watch(client: DaemonClient, number: int) -> Any:
-    """The download as it ended."""
+async def watch(client: DaemonClient, begun: PullView) -> Any:
+    """The download as it ended. Raises CommandFailed when the daemon knows it no longer."""
     with pull_bar() as show:
         while True:
-            answer = await client.get("/admin/pulls")
-            seen = {each.id: each for each in view(answer, PullList).data}.get(number)
-            if seen is None:
+            try:
+                answer = await client.get("/admin/pulls")
+            except (NotReachable, ConnectionLost) as lost:
+                kept = "what came of the download is kept, the same command goes on"
+                raise type(lost)(f"{lost.message}\n{kept}") from lost
+            seen = {each.id: each for each in view(answer, PullList).data}.get(begun.id)
+            if seen is None or (seen.repo, seen.name) != (begun.repo, begun.name):  # a new daemon counts anew
                 raise CommandFailed(
                     "the daemon knows the download no longer, it was restarted; the same command goes on"
                 )
             if seen.is_over():
-                return next(each for each in answer["data"] if each["id"] == number)
+                return next(each for each in answer["data"] if each["id"] == begun.id)
             show(seen)
             await asyncio.sleep(POLL_INTERVAL)
 

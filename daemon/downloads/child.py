@@ -20,7 +20,7 @@ from mlxd.daemon.downloads.messages import Done, Failed, Job, Message
 log = structlog.stdlib.get_logger(__name__)
 
 # Seconds without a message after which a process counts as stuck: a disk may take a while to write out a large file.
-SILENCE = 180.0
+SILENCE = 600.0
 # Seconds that a killed process gets to end.
 KILL_PATIENCE = 5.0
 
@@ -80,6 +80,7 @@ async def _messages(
             message = msgspec.json.decode(line, type=Message)
             yield message
             if isinstance(message, Done | Failed):
+                await _wait(process)
                 return
     except TimeoutError:
         yield Failed("stalled", f"the process of the download gave no sign of life for {silence:g} s")
@@ -117,11 +118,15 @@ async def _end(process: asyncio.subprocess.Process, errors: asyncio.Task[None]) 
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+    await _wait(process)
+    errors.cancel()
+    await asyncio.wait({errors})
+
+
+async def _wait(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KILL_PATIENCE):
             await process.wait()
-    errors.cancel()
-    await asyncio.wait({errors})
 
 
 def _ending(code: int) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
 from typing import Any
+from urllib.parse import quote
 
-from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_url, hf_raise_for_status
+import msgspec
+from huggingface_hub import constants, get_session, get_token, hf_hub_url, hf_raise_for_status
 from huggingface_hub.errors import (
+    EntryNotFoundError,
     GatedRepoError,
     HfHubHTTPError,
     HTTPError,
@@ -23,31 +26,71 @@ from mlxd.daemon.downloads.selection import HubFile
 # Seconds that the list of files may take, and the hub to take a connection or to send the next bytes.
 LIST_TIMEOUT = 60.0
 NET_TIMEOUT = 15.0
+# Bytes of the list of files: some 200,000 of them.
+MAX_LIST_BYTES = 1 << 26
 
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 401, 403, 404, 429
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _SHA1, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
-_PASSWORD, _ADDRESS = re.compile(r"//[^/@]*@"), re.compile(r"https?://\S+")
+_PASSWORD, _ADDRESS = re.compile(r"//[^/@]*@"), re.compile(r"\w+://\S+")
+_TOKEN = re.compile(r"[!-~]*")
+_SECONDS = re.compile(r"[0-9]{1,6}")
 _LARGEST = 1 << 50
 _SHOWN = 300
 
 __all__ = ["HTTPError", "checked", "files_of", "headers", "is_passing", "open_file", "refusal"]
 
 
+class _Lfs(msgspec.Struct, frozen=True):
+    sha256: str
+    size: int
+
+
+class _Sibling(msgspec.Struct, frozen=True, rename="camel"):
+    rfilename: str
+    size: int | None = None
+    blob_id: str | None = None
+    lfs: _Lfs | None = None
+
+
+class _Listing(msgspec.Struct, frozen=True):
+    sha: str
+    siblings: list[_Sibling] = []
+
+
 def files_of(job: Job) -> tuple[str, list[HubFile]]:
     """The commit that a revision is, and all its files. Raises DownloadFailed."""
+    if not _TOKEN.fullmatch(get_token() or ""):  # what sends it would repeat it in its complaint
+        message = "the daemon's token has characters that no token has; put it into HF_TOKEN as the hub shows it"
+        raise DownloadFailed("forbidden", message)
     try:
-        info = HfApi().model_info(job.repo, revision=job.revision, timeout=LIST_TIMEOUT, files_metadata=True)
-        files = [HubFile(*_declared(sibling)) for sibling in info.siblings or ()]
-        commit = str(info.sha)
-    except (HTTPError, OfflineModeIsEnabled) as error:
+        listing = msgspec.json.decode(_listing(job), type=_Listing)
+        files = [_declared(sibling) for sibling in listing.siblings]
+    except (HTTPError, OfflineModeIsEnabled, ImportError) as error:  # the last for a proxy that needs a library
         raise refusal(error, job) from error
-    # What answers is perhaps no hub at all, and the library takes its JSON as it comes.
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DownloadFailed("hub_error", f"the answer of {_hub()} cannot be read: {error!r:.100}") from error
-    if not _COMMIT.fullmatch(commit):
+    # What answers is perhaps no hub at all.
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DownloadFailed("hub_error", f"the answer of {_hub()} cannot be read: {_words(error)}") from error
+    if not _COMMIT.fullmatch(listing.sha):
         raise DownloadFailed("hub_error", f"{_hub()} does not tell which commit {job.revision} is")
-    return commit, files
+    return listing.sha, files
+
+
+def _listing(job: Job) -> bytes:
+    """What the hub says of a revision, in JSON. Raises HTTPError, and DownloadFailed when it does not end."""
+    url = f"{constants.ENDPOINT}/api/models/{job.repo}/revision/{quote(job.revision, safe='')}"
+    body, until = bytearray(), time.monotonic() + LIST_TIMEOUT
+    asked = {"headers": headers(), "params": {"blobs": True}, "timeout": LIST_TIMEOUT}
+    with get_session().stream("GET", url, **asked) as response:
+        for block in checked(response).iter_raw():
+            body += block
+            if len(body) > MAX_LIST_BYTES:
+                message = f"{_hub()} lists more files of {job.repo} than the {MAX_LIST_BYTES} bytes that are read"
+                raise DownloadFailed("bad_repository", message)
+            if time.monotonic() > until:
+                message = f"{_hub()} takes more than {LIST_TIMEOUT:.0f} s to list the files of {job.repo}"
+                raise DownloadFailed("unreachable", f"{message}; try again later")
+    return bytes(body)
 
 
 def headers() -> dict[str, str]:
@@ -63,6 +106,8 @@ def open_file(job: Job, commit: str, name: str, sent: dict[str, str]) -> Any:
 
 def checked(response: Any) -> Any:
     """The response, if it is no refusal. Raises HTTPError."""
+    if response.is_error:
+        response.close()  # the library would read what it has to say, however long that is
     hf_raise_for_status(response)
     return response
 
@@ -84,6 +129,8 @@ def refusal(error: Exception, job: Job) -> DownloadFailed:
             return DownloadFailed(
                 "revision_not_found", f"{repo} has no revision {job.revision}; {hub}/{repo} lists them"
             )
+        case EntryNotFoundError():
+            return DownloadFailed("hub_error", f"{hub} lists a file of {repo} that it does not have; try again later")
         case RepositoryNotFoundError():
             return DownloadFailed("repo_not_found", _not_found(hub, repo))
         case HfHubHTTPError():
@@ -104,7 +151,7 @@ def _by_status(error: HfHubHTTPError, hub: str, job: Job) -> DownloadFailed:
         return DownloadFailed("forbidden", message)
     if status == _TOO_MANY:
         wait = error.response.headers.get("Retry-After", "")
-        when = f"in {wait} seconds" if wait.isdigit() else "later"
+        when = f"in {wait} seconds" if _SECONDS.fullmatch(wait) else "later"
         return DownloadFailed(
             "rate_limited", f"{hub} takes no more requests for now (429); pull again {when}, it goes on"
         )
@@ -139,13 +186,13 @@ def _words(error: Exception) -> str:
     return _ADDRESS.sub("…", " ".join(str(error).split()))[:_SHOWN] or type(error).__name__
 
 
-def _declared(sibling: Any) -> Iterator[Any]:
-    """Name, size, SHA-256 and git blob's SHA-1. Raises ValueError for a file that cannot be checked later."""
+def _declared(sibling: _Sibling) -> HubFile:
+    """Raises ValueError for a file that cannot be checked later."""
     lfs = sibling.lfs
-    size = lfs.size if lfs is not None else sibling.size
-    sha256 = lfs.sha256 if lfs is not None else None
-    blob = sibling.blob_id if lfs is None else None
-    known = _SHA256.fullmatch(sha256) if sha256 is not None else _SHA1.fullmatch(blob or "")
-    if type(size) is not int or not 0 <= size <= _LARGEST or known is None or not isinstance(sibling.rfilename, str):
+    file = HubFile(sibling.rfilename, sibling.size if sibling.size is not None else -1, blob_sha1=sibling.blob_id)
+    if lfs is not None:
+        file = HubFile(sibling.rfilename, lfs.size, sha256=lfs.sha256)
+    known = _SHA256.fullmatch(file.sha256) if file.sha256 is not None else _SHA1.fullmatch(file.blob_sha1 or "")
+    if not 0 <= file.size <= _LARGEST or known is None:
         raise ValueError(f"no size or checksum of {sibling.rfilename!r:.60}")
-    yield from (sibling.rfilename, size, sha256, blob)
+    return file

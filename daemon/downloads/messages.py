@@ -54,13 +54,14 @@ class Job(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True, tag="found"):
-    """The revision is this commit, of which so much is on disk already."""
+    """The revision is this commit, of which so much is on disk already; `free_bytes` are left there if some is not."""
 
     commit: str
     files_done: int
     files_total: int
     bytes_done: int
     bytes_total: int
+    free_bytes: int | None = None
 
 
 class Progress(Struct, frozen=True, tag="progress"):

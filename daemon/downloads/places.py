@@ -90,6 +90,14 @@ def begun(models_dir: Path, repo: str, commit: str) -> Iterator[Path]:
         os.close(held)
 
 
+def check_same_disk(files: Path, target: Path) -> None:
+    """Raises DownloadFailed if the files could not be renamed into their place at the end, and OSError."""
+    there = next(folder for folder in target.parents if folder.exists())
+    if there.stat().st_dev != files.stat().st_dev:
+        message = f"{there} is on another disk than {files}; choose another name, or undo the link or mount there"
+        raise DownloadFailed("disk_error", message)
+
+
 def finish(files: Path, target: Path, repo: str, commit: str, wanted: Sequence[HubFile]) -> None:
     """Put the files in their place, all at once. Raises DownloadFailed if that is taken by now, and OSError."""
     record = Record(repo, commit, {file.name: file.size for file in wanted})
@@ -134,6 +142,9 @@ def _lock(place: Path) -> int | None:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
+    except OSError:  # a disk without locks
+        os.close(descriptor)
+        raise
     os.close(descriptor)
     return None
 

@@ -68,6 +68,11 @@ class Pull:
         """Whether nothing more becomes of it."""
         return self.status.state in ENDED
 
+    @property
+    def bytes_left(self) -> int:
+        """How much is still to come, as far as that is known."""
+        return 0 if self.is_over else self.status.bytes_total - self.status.bytes_done
+
     def begin(self) -> None:
         """It is its turn."""
         self._change(state="resolving")

@@ -12,9 +12,10 @@ import structlog
 
 from mlxd.daemon.disk_thread import DiskStuck, DiskThread
 from mlxd.daemon.downloads.child import Download, NotStarted, child
-from mlxd.daemon.downloads.messages import Done, Failed, Found, Job, Progress
+from mlxd.daemon.downloads.messages import Done, DownloadFailed, Failed, Found, Job, Progress
 from mlxd.daemon.downloads.places import clean
 from mlxd.daemon.downloads.pull import Pull, PullStatus
+from mlxd.daemon.downloads.room import check_room
 from mlxd.registry.errors import ShuttingDown
 
 log = structlog.stdlib.get_logger(__name__)
@@ -104,6 +105,7 @@ class Pulls:
             await asyncio.wait({task})
         elif not pull.is_over:
             self._cancelled(pull)
+            self._forget_old()
         return pull.status
 
     async def run(self) -> None:
@@ -148,6 +150,8 @@ class Pulls:
             async with self._download(job) as messages:
                 async for message in messages:
                     await self._take(pull, message)
+        except DownloadFailed as error:
+            self._failed(pull, error.failed)
         except NotStarted as error:
             self._failed(pull, Failed("crashed", f"no process can be started for it: {error}"))
         # Whatever a process says or does, the daemon goes on.
@@ -159,6 +163,7 @@ class Pulls:
         match message:
             case Found():
                 pull.found(message, self._clock())
+                self._check_room(pull, message.free_bytes)
             case Progress():
                 pull.moved(message, self._clock())
             case Failed():
@@ -169,6 +174,13 @@ class Pulls:
                 finally:  # it is there, whatever becomes of this
                     self._done(pull)
         self.on_change(pull.status.id)
+
+    def _check_room(self, pull: Pull, free: int | None) -> None:
+        """What others are still to bring takes room that is free now. Raises DownloadFailed."""
+        running = [self._pulls[number] for number in self._tasks]
+        others = [one for one in running if one is not pull and one.job.models_dir == pull.job.models_dir]
+        if free is not None:
+            check_room(pull.job, pull.bytes_left, free, sum(one.bytes_left for one in others))
 
     def _done(self, pull: Pull) -> None:
         pull.done(self._wall_clock())
@@ -192,8 +204,11 @@ class Pulls:
         if not pull.is_over:
             self._cancelled(pull)
         self.on_change(pull.status.id)
+        self._forget_old()
+        self._begin_next()
+
+    def _forget_old(self) -> None:
         over = [number for number, known in self._pulls.items() if known.is_over]
         for old in over[:-REMEMBERED]:
             del self._pulls[old]
             self.on_change(old)
-        self._begin_next()

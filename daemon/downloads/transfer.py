@@ -109,7 +109,7 @@ class Transfer:
             hub.checked(response)
             if self._done and response.status_code != _PARTIAL:
                 self._start_over(out)
-            for block in response.iter_bytes():
+            for block in response.iter_raw():  # as it is stored: what is packed may grow without end
                 self._take(block, out)
 
     def _take(self, block: bytes, out: BinaryIO) -> None:
