@@ -140,7 +140,7 @@ def check_config(path: Path) -> dict[str, Any]:
     file = path / "config.json"
     try:
         config = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json: {describe(error)}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: config.json has no model_type")

@@ -117,7 +117,7 @@ def _template(path: Path) -> dict[str, str]:
         return {}
     try:
         return {"chat_template": str(json.loads(file.read_bytes())["chat_template"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: {file.name}: {describe(error)}") from error
 
 
