@@ -17,6 +17,7 @@ import structlog
 from structlog.typing import Processor
 
 from mlxd.daemon.config_errors import ConfigError, Problem
+from mlxd.daemon.log_console import console_processors
 from mlxd.daemon.log_tail import LogTail, TailHandler
 
 _HANDLER = "mlxd"
@@ -147,8 +148,7 @@ def _json() -> logging.Formatter:
 
 
 def _console(colors: bool) -> logging.Formatter:
-    plain = structlog.dev.plain_traceback
-    return _formatter(structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain))
+    return _formatter(*console_processors(colors))
 
 
 def _formatter(*last: Processor) -> logging.Formatter:

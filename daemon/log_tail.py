@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -44,7 +44,8 @@ class LogTail:
 
     def __init__(self, *, first: int | None = None, kept_bytes: int = KEPT_BYTES) -> None:
         self._number = secrets.randbelow(_FIRST_NUMBERS) if first is None else first
-        self._lock = threading.Lock()
+        # a finalizer may log wherever it is run: in the middle of all this, too
+        self._lock = threading.RLock()
         self._lines: deque[LogLine] = deque()
         self._bytes = 0
         self._most_bytes = kept_bytes
@@ -56,8 +57,8 @@ class LogTail:
         if len(data) > LINE_BYTES:
             data = _head(data)
         with self._lock:
-            self._number += 1
-            self._lines.append(LogLine(self._number, level, data))
+            self._number = number = self._number + 1
+            self._lines.append(LogLine(number, level, data))
             self._bytes += len(data)
             while self._bytes > self._most_bytes:
                 self._bytes -= len(self._lines.popleft().data)
@@ -68,13 +69,13 @@ class LogTail:
     def last(self, count: int, level: int) -> list[LogLine]:
         """The newest lines of a level or above, oldest first."""
         with self._lock:
-            newest = (line for line in reversed(self._lines) if line.level >= level)
-            return list(islice(newest, count))[::-1]
+            newest = self._newest(len(self._lines))
+        return list(islice((line for line in newest if line.level >= level), count))[::-1]
 
     def after(self, number: int, level: int) -> tuple[int, list[LogLine]]:
         """The next lines of a level or above, at most TAKEN_BYTES or one more, and the number up to which that goes."""
-        with self._lock:  # from the end: most readers want only the last few
-            newest = list(takewhile(lambda line: line.number > number, reversed(self._lines)))
+        with self._lock:
+            newest = self._newest(max(0, self._number - number))
         lines, size = [], 0
         for line in reversed(newest):
             number = line.number
@@ -84,6 +85,14 @@ class LogTail:
             if size >= TAKEN_BYTES:
                 break
         return number, lines
+
+    def _newest(self, count: int) -> list[LogLine]:
+        """So many of the last lines, newest first: most readers want only a few."""
+        while True:
+            try:
+                return list(islice(reversed(self._lines), count))
+            except RuntimeError:  # a finalizer has logged just now, and there is one more
+                continue
 
     @contextmanager
     def reader(self, since: int | None, level: int) -> Iterator[LogReader]:

@@ -39,7 +39,7 @@ def connect_metrics(registry: ModelRegistry, running: RunningRequests, metrics: 
             api=request.api,
             outcome=outcome,
             prompt_tokens=request.prompt_tokens,
-            completion_tokens=request.ended_tokens,
+            completion_tokens=request.generated_tokens,
         )
 
     def on_decision(decision: Decision) -> None:

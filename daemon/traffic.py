@@ -110,11 +110,13 @@ class AnswerTraffic:
         self._model = model
         self._counted: dict[int, Usage] = {}
 
-    def take(self, choice: int, output: RequestOutput, *, own_prompt: bool) -> None:
-        """Count what is new; answers that share their prompt count it once."""
+    def take(self, choice: int, output: RequestOutput, *, own_prompt: bool) -> int:
+        """Count what is new, and give how many were generated; answers that share their prompt count it once."""
         before, now = self._counted.get(choice, Usage(0)), output.usage
         self._counted[choice] = now
-        self._traffic.tokens(self._model, "completion", now.completion_tokens - before.completion_tokens)
+        generated = now.completion_tokens - before.completion_tokens
+        self._traffic.tokens(self._model, "completion", generated)
         if own_prompt:
             self._traffic.tokens(self._model, "prompt", now.prompt_tokens - before.prompt_tokens)
             self._traffic.tokens(self._model, "cached", now.cached_tokens - before.cached_tokens)
+        return generated

@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 from cli_process import mlxd
 from daemon_process import Api, daemon
+from fake_daemon import DONE, event, model
 from tiny_models import place_models
 
+from mlxd.daemon.cli.bench_runs import Bench, Plan, Swap
+from mlxd.daemon.cli.failures import CommandFailed
+
+ANSWER = {"usage": {"prompt_tokens": 9, "completion_tokens": 2}, "mlxd": {"prefill_s": 0.1}}
 QUICK = ("--tokens", "8", "--prompt-tokens", "32", "--rounds", "2", "--streams", "1", "--streams", "2")
+
+
+class Failing:
+    """A client whose question of this number is refused; those that come with others before it get no answer."""
+
+    url = "http://daemon"
+
+    def __init__(self, number: int, *, answered: int) -> None:
+        self.number, self.answered = number, answered
+        self.asked = self.open = 0
+
+    async def get(self, path):
+        return model("a", "ready")
+
+    @asynccontextmanager
+    async def stream(self, path, body):
+        self.asked += 1
+        number = self.asked
+        if number == self.number:
+            raise CommandFailed("the queue is full")
+        self.open += 1
+        try:
+            yield self._pieces(number)
+        finally:
+            self.open -= 1
+
+    async def _pieces(self, number):
+        if number > self.answered:
+            await asyncio.Event().wait()
+        yield event(ANSWER) + DONE
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +113,15 @@ def test_a_model_that_fails_does_not_keep_the_others_from_being_measured(bench):
 
 def test_without_a_daemon_it_says_so(tmp_path):
     assert mlxd("bench", "a", home=tmp_path, MLXD_URL="http://127.0.0.1:9").returncode == 69
+
+
+async def test_of_answers_at_once_none_goes_on_when_one_fails():
+    client = Failing(5, answered=2)
+    with pytest.raises(CommandFailed, match="queue is full"):
+        await Bench(client, Plan(16, 2, (3,), 1)).measure("a")
+    assert (client.asked, client.open) == (5, 0)
+
+
+async def test_a_swap_that_fails_is_told_beside_what_was_measured():
+    swap = await Bench(Failing(2, answered=1), Plan(16, 2, (1,), 1)).swap("b", "a")
+    assert swap == Swap("b", "a", None, None, "the queue is full")

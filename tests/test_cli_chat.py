@@ -176,3 +176,18 @@ def test_blank_lines_within_code_end_no_block():
     assert complete_blocks("```py\na\n\nb\n```\n\nafter") == (["```py\na\n\nb\n```\n"], "after")
     assert complete_blocks("~~~\n```\n\n~~~\n\n") == (["~~~\n```\n\n~~~\n"], "")
     assert complete_blocks("one\n\ntwo\n\nthr") == (["one\n", "two\n"], "thr")
+
+
+def test_html_and_the_targets_of_links_are_shown_as_they_are(daemon, chat):
+    said = "Use `a` <b>bold</b>.\n\n<div>\n  kept\n</div>\n\nSee [it][1].\n\n[1]: https://example.org\n"
+    daemon.chat = [chunk(said), DONE]
+    with chat() as shown:
+        talk(shown, "hi")
+    for each in ("<b>bold</b>", "<div>", "kept", "</div>", "See [it][1].", "[1]: https://example.org"):
+        assert each in shown.text, each
+
+
+def test_a_line_that_starts_with_a_space_is_sent_whatever_it_says(daemon, chat):
+    with chat() as shown:
+        talk(shown, " /exit", " /clear")
+    assert [body["messages"][-1]["content"] for body in asked(daemon)] == ["/exit", "/clear"]

@@ -239,3 +239,17 @@ def test_fifty_models_fit_into_eighty_columns(daemon, cli):
     assert len([name for name in first if name.startswith("mlx-community/")]) == 50
     text = "".join(line.split()[0] for line in shown[1:])
     assert all(f"-{number}" in text for number in range(50))
+
+
+def test_json_cannot_steer_the_terminal(daemon, cli):
+    daemon.models = [model("qwen", path="\x1b[2J \x9b2J \x7f é")]
+    done = cli("list", "--json")
+    assert json.loads(done.stdout) == {"data": daemon.models}
+    assert not set(done.stdout.decode()) & {"\x1b", "\x9b", "\x7f"}
+
+
+@pytest.mark.parametrize("answer", ["no object", {"data": [{"name": "qwen"}]}, {"data": None}])
+def test_what_is_no_daemon_completes_to_nothing(daemon, cli, answer):
+    daemon.answers["GET", "/v1/models"] = (200, answer if isinstance(answer, dict) else [answer])
+    done = cli(_MLXD_COMPLETE="bash_complete", COMP_WORDS="mlxd show ", COMP_CWORD="2")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, b"", b"")

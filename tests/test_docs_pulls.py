@@ -12,7 +12,7 @@ from mlxd.daemon.api.pulls import PullBody
 from mlxd.daemon.downloads import places, pulls
 from mlxd.daemon.downloads.messages import Reason
 from mlxd.daemon.downloads.pull import PullStatus, State
-from mlxd.daemon.downloads.work import MARGIN
+from mlxd.daemon.downloads.room import MARGIN
 
 TEXT = page("api")
 OPERATIONS = page("operations")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 
@@ -227,3 +228,27 @@ def test_the_log_of_a_process_is_one_object_a_line(tmp_path):
         [failed] = [event for event in events if event["event"] == "log.failed"]
         assert failed["logger"] == "lib"
     assert child.stdout == ""
+
+
+@pytest.mark.parametrize("colors", [False, True])
+def test_nothing_that_is_logged_steers_the_terminal_or_makes_a_line_of_its_own(colors):
+    stream = Terminal() if colors else io.StringIO()
+    configure_logging("info", "console", None, stream)
+    evil = "\x1b]0;owned\x07\x9b2J\r\n2026 [info] forged"
+    log = structlog.get_logger("mlxd")
+
+    def fail():
+        raise ValueError(evil)
+
+    log.info("http.request", path=evil, plain="as it is")
+    log.info(evil)
+    logging.getLogger("library").warning("said %s", evil)
+    try:
+        fail()
+    except ValueError:
+        log.exception("failed")
+    written = stream.getvalue()
+    assert not re.search("[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f]|\x1b[^[]", written)
+    assert len([each for each in written.splitlines() if each.startswith("2026 [info] forged")]) <= 1
+    assert "as it is" in written
+    assert "\\x1b]0;owned" in written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import threading
@@ -148,3 +149,38 @@ def test_what_cannot_be_formatted_is_a_line_that_says_so():
     (kept,) = tail.last(1, ERROR)
     assert json.loads(kept.data)["event"] == "log.failed"
     assert len(tail.last(10, INFO)) == 1
+
+
+def test_a_finalizer_that_logs_while_a_line_is_added_or_read_stops_nothing():
+    tail = LogTail(first=0, kept_bytes=20_000)
+
+    class Dropped:
+        def __init__(self) -> None:
+            self.me = self  # only the collector finds it, wherever that happens to run
+
+        def __del__(self) -> None:
+            tail.add(INFO, line("dropped"))
+
+    def use() -> None:
+        seen, number = tail.after(0, INFO), 0
+        for _ in range(3000):
+            Dropped()
+            tail.add(INFO, line("added"))
+            assert tail.last(50, INFO)
+            number, seen = tail.after(number, INFO)
+        gc.collect()
+        done.append(seen)
+
+    done: list[object] = []
+    before = gc.get_threshold()
+    worker = threading.Thread(target=use, daemon=True)
+    try:
+        gc.set_threshold(7, 1000, 1000)
+        worker.start()
+        worker.join(30)
+    finally:
+        gc.set_threshold(*before)
+    assert done
+    numbers = [each.number for each in tail.last(10_000, INFO)]
+    assert len(set(numbers)) == len(numbers)
+    assert max(numbers) == 6000

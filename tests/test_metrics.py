@@ -7,6 +7,8 @@ from daemon_process import Api, chat_body, daemon
 from metrics_reading import delta, sample, scrape
 from tiny_models import place_models
 
+from mlxd.daemon.metrics import Metrics
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, micro_model):
@@ -68,3 +70,12 @@ async def test_the_parts_of_the_memory_sum_to_the_footprint(served):
     assert sample(found, "mlxd_memory_limit_bytes", kind="soft") < sample(
         found, "mlxd_memory_limit_bytes", kind="ceiling"
     )
+
+
+def test_what_is_counted_of_a_model_after_it_went_goes_too():
+    metrics = Metrics()
+    observe = metrics.freed("gone")
+    metrics.forget(())
+    observe(0.01)  # its engine still ends what it has
+    metrics.forget(())
+    assert b'model="gone"' not in metrics.text()

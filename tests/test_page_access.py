@@ -162,3 +162,13 @@ def test_a_model_is_loaded_and_a_dialog_left_with_the_keyboard_alone(browser, ur
         page.keyboard.press("Space")
         expect(row(page, "alpha").locator(".state")).to_have_text("ready")
         expect(row(page, "alpha").get_by_role("button").locator("visible=true").first).to_be_focused()
+
+
+def test_skipping_to_the_content_stays_in_the_section(browser, url):
+    with watched(browser, url) as page:
+        opened(page, url, "settings")
+        page.get_by_role("link", name="Skip to content").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("#main")).to_be_focused()
+        expect(page.locator("#settings-view")).to_be_visible()
+        assert page.evaluate("location.hash") == "#settings"

@@ -97,11 +97,42 @@ def test_what_is_set_is_sent_with_the_conversation_so_far(page, say):
 def test_stop_keeps_what_was_generated(page, say):
     answer = say("endless", "go on")
     expect(answer.locator(".said").last).to_have_text(re.compile(r"\S"))
+    expect(answer).to_have_attribute("aria-busy", "true")
     press(page, "Stop")
     expect(answer.locator(".timings")).to_contain_text("stopped")
     expect(answer.locator(".said").last).to_have_text(re.compile(r"\S"))
     expect(answer.get_by_role("alert")).to_be_hidden()
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    expect(answer).not_to_have_attribute("aria-busy", "true")
+
+
+def test_what_the_daemon_does_not_know_yet_is_stopped_too(page, say):
+    unknown = {"error": {"message": "there is none", "code": "request_not_found"}}
+    page.route("**/v1/requests/*", lambda route: route.fulfill(status=404, json=unknown))
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/v1/chat/completions", hold)
+    answer = say("endless", "go on")
+    expect(answer.locator(".hint")).to_have_text("waiting")
+    press(page, "Stop")
+    expect(answer.locator(".hint")).to_have_text("stopped")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+
+
+def test_who_has_scrolled_back_stays_there_while_the_answer_grows(page, say):
+    say("endless", "go on")
+    grown = "more => document.getElementById('chat-messages').scrollHeight > (window.height ?? 500) + more"
+    page.wait_for_function(grown, arg=200)
+    box = page.locator("#chat-messages")
+    expect(page.locator("#chat-messages")).to_have_js_property("scrollLeft", 0)
+    assert box.evaluate("box => box.scrollTop") > 0
+    box.evaluate("box => { window.height = box.scrollHeight; box.scrollTop = 0; }")
+    page.wait_for_function(grown, arg=200)
+    assert box.evaluate("box => box.scrollTop") == 0
+    press(page, "Stop")
 
 
 def test_reasoning_is_folded(say):
@@ -131,6 +162,10 @@ def test_an_error_is_told_in_the_daemons_words(page, say):
     answer = say("<b>gone", "hello")
     expect(answer.get_by_role("alert")).to_contain_text("<b>gone")
     expect(answer.locator("b")).to_have_count(0)
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    with page.expect_request("**/v1/chat/completions") as caught:
+        say("poet", "again")
+    assert [message["content"] for message in caught.value.post_data_json["messages"]] == ["again"]
 
 
 def test_a_model_that_sees_takes_images_and_others_are_not_sent_any(page, say):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -148,3 +149,78 @@ def test_a_daemon_that_is_started_again_is_followed(browser, tmp_path, models):
             expect(page.locator("#decisions > li")).to_contain_text("beta")
             expect(page.locator("#log .line", has_text="request.ended").first).to_be_visible()
             stack.close()
+
+
+WEEKS = """async () => {
+  const { History } = await import("/page/history.js");
+  const { Store } = await import("/page/store.js");
+  let now = 1e12;
+  const store = new Store(() => now);
+  const history = new History(store);
+  store.snapshot({ models: [], requests: [], memory: null, decisions: [], pulls: [] });
+  for (let seq = 0; seq < 6000; seq += 1) {
+    now += 60_000;
+    const decision = { seq, at: now / 1000, model: `m${seq >> 1}`, kind: seq % 2 ? "evict" : "load", reason: "lru" };
+    store.take("decision", { decision: { ...decision, for_model: null, for_request: null, inputs: {} } });
+  }
+  const first = history.leavings[0];
+  store.addEarlier([]);
+  const again = [...store.decisions];
+  store.snapshot({ models: [], requests: [], memory: null, decisions: again.slice(-100), pulls: [] });
+  store.addEarlier(again);
+  return [history.seen.size, history.leavings.length, history.leavings[0] === first, history.spans.size];
+}"""
+
+
+def test_a_page_that_is_open_for_days_keeps_what_it_shows_and_no_more(page, url):
+    page.goto(url)
+    seen, leavings, is_same, spans = page.evaluate(WEEKS)
+    assert seen <= 2000
+    assert is_same
+    assert leavings == 15
+    assert spans <= 31
+
+
+def test_a_page_that_nobody_sees_holds_no_connection(page, url):
+    page.goto(f"{url}/#activity")
+    live(page)
+    expect(page.locator("#log .line").first).to_be_visible()
+    see = "isSeen => { Object.defineProperty(document, 'hidden', { value: !isSeen, configurable: true }); "
+    see += "document.dispatchEvent(new Event('visibilitychange')); }"
+    with (
+        page.expect_event("requestfailed", lambda failed: "/admin/events" in failed.url),
+        page.expect_event("requestfailed", lambda failed: "/admin/logs?follow" in failed.url),
+    ):
+        page.evaluate(see, False)
+    expect(page.locator("#connection")).to_have_text("connecting")
+    Calls(url).call("PATCH", "/admin/models/beta", {"pinned": True})
+    with page.expect_request("**/admin/events?since=*"), page.expect_request("**/admin/logs?follow=true*"):
+        page.evaluate(see, True)
+    live(page)
+    expect(row(page, "beta").locator(".pin")).to_have_text("pinned")
+    Calls(url).call("PATCH", "/admin/models/beta", {"pinned": False})
+
+
+def test_connections_that_break_at_once_are_made_ever_less_often(page, url, shapes):
+    model, memory = shapes
+    asked = []
+
+    def serve(route):
+        asked.append(time.monotonic())
+        if len(asked) < 6:
+            route.fulfill(content_type="text/event-stream", body=snapshot(memory, [model]))
+
+    page.route("**/admin/events*", serve)
+    page.goto(url)
+    while len(asked) < 5:
+        page.wait_for_event("request", lambda request: "/admin/events" in request.url)
+    assert asked[4] - asked[0] > 1.8
+
+
+def test_a_time_of_another_day_has_its_date(page, url):
+    page.goto(url)
+    now, before = page.evaluate(
+        "async () => { const { time } = await import('/page/format.js'); const now = Date.now() / 1000;"
+        " return [time(now), time(now - 3 * 86400)]; }"
+    )
+    assert len(now) < len(before)

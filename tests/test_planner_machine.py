@@ -1,4 +1,4 @@
-"""The planner keeps its promises in worlds that Hypothesis makes up; `make soak` makes up ten and twenty times as many."""
+"""The planner keeps its promises in worlds that Hypothesis makes up; `make soak` makes up many more of them."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings

@@ -166,3 +166,22 @@ async def test_names_and_units_are_those_that_prometheus_asks_for(api):
         for sample in family.samples:
             assert (family.type == "counter") == sample.name.endswith("_total"), sample.name
             assert all(re.fullmatch(r"[a-z]+", label) for label in sample.labels), sample
+
+
+async def test_the_log_has_the_tokens_of_an_answer_that_nobody_waited_for(api):
+    before = await scrape(api)
+    body = {**chat_body("m", "hello", max_tokens=30_000), "stream": True}
+    async with api._session.post(CHAT, json=body, headers={"X-Request-Id": "left-early"}) as response:
+        await response.content.readany()
+        await response.content.readany()
+        response.close()
+    async with asyncio.timeout(20):
+        ended: list[dict[str, object]] = []
+        while not ended:
+            lines = (await api.get("/admin/logs?limit=200"))["data"]
+            ended = [
+                each for each in lines if (each["event"], each.get("request_id")) == ("request.ended", "left-early")
+            ]
+    after = await scrape(api)
+    assert ended[0]["outcome"] == "disconnected"
+    assert ended[0]["completion_tokens"] == delta(before, after, "mlxd_tokens_total", model="m", kind="completion") > 0

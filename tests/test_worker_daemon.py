@@ -137,10 +137,7 @@ def is_prefilling(answer) -> bool:
 
 @pytest.mark.parametrize(
     "number",
-    [
-        pytest.param(number, id=number.name, marks=[pytest.mark.soak] * (number == signal.SIGSEGV))
-        for number in BOUNDS
-    ],
+    [pytest.param(number, id=number.name, marks=[pytest.mark.soak] * (number == signal.SIGSEGV)) for number in BOUNDS],
 )
 async def test_a_death_at_any_moment_ends_the_models_own_requests_and_holds_up_no_others(served, api, number):
     victim = Victim(served, api, number)

@@ -124,7 +124,7 @@ class Inference:
             traffic = self._services.metrics.traffic.answer(job.resolved.model)
             async for choice, output in outputs:
                 self._transcript.take(choice, output)
-                traffic.take(choice, output, own_prompt=choice % job.options.n == 0)
+                live.generated_tokens += traffic.take(choice, output, own_prompt=choice % job.options.n == 0)
                 if output.finish_reason is not None:
                     self._end_one(live, output)
                 yield choice, output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -35,7 +34,6 @@ class PageFile:
     tag: str
 
 
-PageFiles = Mapping[str, PageFile]
 PAGE = web.AppKey("page", dict[str, PageFile])
 
 

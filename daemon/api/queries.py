@@ -16,7 +16,8 @@ def count_of(request: web.Request, name: str, default: int, most: int) -> int:
     text = request.query.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:_MAX_DIGITS]) <= most:
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if not is_number or not 1 <= int(text) <= most:
         raise InvalidField(f"expected a number from 1 to {most}", name)
     return int(text)
 

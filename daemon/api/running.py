@@ -58,7 +58,8 @@ class Placed:
 class LiveRequest:
     """One request from its arrival to its last byte; `since` is monotonic seconds.
 
-    In its engine it is one sequence for each answer that it asked for. `ended` of them are over, with `ended_tokens`.
+    In its engine it is one sequence for each answer that it asked for. `ended` of them are over, with `ended_tokens`;
+    `generated_tokens` are those of all of them that were handed on.
     `waits_for` is what a queued one waits for, None while something is done for it.
     """
 
@@ -71,6 +72,7 @@ class LiveRequest:
     engine: Engine | None = None
     prompt_tokens: int = 0
     ended_tokens: int = 0
+    generated_tokens: int = 0
     waits_for: str | None = "model"
     sequences: tuple[str, ...] = ()
     ended: int = 0

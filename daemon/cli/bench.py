@@ -72,7 +72,7 @@ def bench(
         print_json({"data": msgspec.to_builtins(figures, str_keys=True), "swaps": msgspec.to_builtins(swaps)})
     else:
         _print(figures, swaps, plan)
-    if any(each.error is not None for each in figures):
+    if _problems(figures, swaps):
         raise click.exceptions.Exit(Exit.FAILED)
 
 
@@ -120,11 +120,16 @@ def _print(figures: Sequence[Figures], swaps: Sequence[Swap], plan: Plan) -> Non
         print_table(columns, [_row(each, plan) for each in good])
         click.echo(f"\nPROMPT and xN in tokens/s; FIRST TOKEN of a prompt of {good[0].prompt_tokens} tokens.")
     for swap in swaps:
-        how = "a swap" if swap.evicted else "both are in memory"
-        click.echo(f"{swap.model} after {swap.before}: first token after {duration(swap.ttft_s)} ({how})")
-    for each in figures:
-        if each.error is not None:
-            CommandFailed(f"{each.model}: {each.error}").show()
+        if swap.ttft_s is not None:
+            how = "a swap" if swap.evicted else "both are in memory"
+            click.echo(f"{swap.model} after {swap.before}: first token after {duration(swap.ttft_s)} ({how})")
+    for problem in _problems(figures, swaps):
+        CommandFailed(problem).show()
+
+
+def _problems(figures: Sequence[Figures], swaps: Sequence[Swap]) -> list[str]:
+    told = [*((each.model, each.error) for each in figures), *((each.model, each.error) for each in swaps)]
+    return [f"{model}: {error}" for model, error in told if error is not None]
 
 
 def _row(each: Figures, plan: Plan) -> list[str]:

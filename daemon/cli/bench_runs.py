@@ -16,7 +16,7 @@ import msgspec
 
 from mlxd.daemon.cli.answers import failure_from, view
 from mlxd.daemon.cli.client import DaemonClient, model_path
-from mlxd.daemon.cli.failures import CommandFailed
+from mlxd.daemon.cli.failures import CommandFailed, NotReachable
 from mlxd.daemon.cli.sse import Message, SseParser
 from mlxd.daemon.cli.views import ModelView
 
@@ -75,8 +75,9 @@ class Swap(msgspec.Struct, frozen=True):
 
     model: str
     before: str
-    ttft_s: float
-    evicted: bool
+    ttft_s: float | None = None
+    evicted: bool | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +125,25 @@ class Bench:
         )
 
     async def swap(self, model: str, before: str) -> Swap:
-        """Ask for one model right after another one. Raises CommandFailed."""
-        await self._ask(before, 8, 1)
-        is_there = view(await self._client.get(model_path(model)), ModelView).is_in_memory()
-        answer = await self._ask(model, 8, 1)
+        """Ask for one model right after another one. Raises NotReachable."""
+        try:
+            await self._ask(before, 8, 1)
+            is_there = view(await self._client.get(model_path(model)), ModelView).is_in_memory()
+            answer = await self._ask(model, 8, 1)
+        except NotReachable:
+            raise
+        except CommandFailed as failure:
+            return Swap(model, before, error=failure.message.splitlines()[0])
         return Swap(model, before, round(answer.first - answer.asked, 4), not is_there)
 
     async def _rate(self, model: str, count: int) -> float:
-        answers = await asyncio.gather(*[self._ask(model, 16, self._plan.tokens) for _ in range(count)])
+        asking = [asyncio.create_task(self._ask(model, 16, self._plan.tokens)) for _ in range(count)]
+        try:
+            answers = await asyncio.gather(*asking)
+        finally:  # when one fails, the others must not go on beside the next model
+            for each in asking:
+                each.cancel()
+            await asyncio.wait(asking)
         began, ended = min(one.first for one in answers), max(one.last for one in answers)
         # each answer's first token is where the clock starts
         tokens = sum(one.tokens for one in answers) - count

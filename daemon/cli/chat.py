@@ -85,7 +85,7 @@ class Chat:
         lines.open()
         _say(f"Chatting with {self._model}. /help lists the commands, Ctrl-D ends.")
         try:
-            while (line := lines.read()) is not None and line.strip() != "/exit":
+            while (line := lines.read()) is not None and line.rstrip() != "/exit":
                 self._take(line)
         finally:
             lines.close()

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 
 import click
+import msgspec
 from click.shell_completion import CompletionItem, get_completion_class
 
 from mlxd.daemon.cli.address import find_daemon
+from mlxd.daemon.cli.answers import view
 from mlxd.daemon.cli.failures import CommandFailed
 from mlxd.daemon.cli.plain import printable
 
@@ -22,6 +24,14 @@ Examples:
   eval "$(mlxd completion bash)"                               # in ~/.bashrc
   eval "$(mlxd completion zsh)"                                # in ~/.zshrc
   mlxd completion fish > ~/.config/fish/completions/mlxd.fish"""
+
+
+class _Name(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _Names(msgspec.Struct, frozen=True):
+    data: list[_Name]
 
 
 @click.command(epilog=_EXAMPLES)
@@ -54,4 +64,4 @@ async def _names(url: str | None) -> list[str]:
 
     async with asyncio.timeout(_PATIENCE), DaemonClient(find_daemon(url)) as client:
         answer = await client.get("/v1/models")
-    return [printable(str(each["id"])) for each in answer["data"]]
+    return [printable(each.id) for each in view(answer, _Names).data]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -17,7 +16,7 @@ from mlxd.daemon.cli.event_lines import DecisionList, EventLines
 from mlxd.daemon.cli.following import Show, show_stream
 from mlxd.daemon.cli.options import with_json, with_url
 from mlxd.daemon.cli.output import print_json
-from mlxd.daemon.cli.plain import one_line, printable
+from mlxd.daemon.cli.plain import json_text, one_line, printable
 
 _LINE_WIDTH = 500
 
@@ -56,7 +55,7 @@ def _print_decisions(answer: Any, *, as_json: bool) -> None:
 
 
 def _show_json(name: str, data: Any) -> None:
-    click.echo(json.dumps({"event": name, **data}, ensure_ascii=False))
+    click.echo(json_text({"event": name, **data}))
 
 
 def _show_lines() -> Show:

@@ -16,7 +16,7 @@ from mlxd.daemon.cli.answers import view
 from mlxd.daemon.cli.client import DaemonClient
 from mlxd.daemon.cli.following import show_stream
 from mlxd.daemon.cli.options import with_json, with_url
-from mlxd.daemon.cli.plain import printable
+from mlxd.daemon.cli.plain import json_text, printable
 from mlxd.daemon.settings import LogLevel
 
 MAX_LINES = 5000
@@ -71,7 +71,7 @@ async def _show(url: str | None, lines: int, level: str, *, follow: bool, as_jso
 
 
 def _show_json(line: Line) -> None:
-    click.echo(json.dumps(line, ensure_ascii=False))
+    click.echo(json_text(line))
 
 
 def _show_text(line: Line) -> None:

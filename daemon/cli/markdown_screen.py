@@ -80,14 +80,11 @@ class MarkdownScreen(AnswerScreen):
         self._live = None
 
     def _print(self, block: str) -> None:
-        from rich.markdown import Markdown
-
         live = self._screen()
         live.update("", refresh=True)
         if self._shown:
             live.console.print()
-        # a link's address is shown: where it leads is the model's word
-        live.console.print(Markdown(block, hyperlinks=False))
+        live.console.print(_formatted(block))
         self._shown += 1
 
     def _tail(self) -> RenderableType:
@@ -105,3 +102,17 @@ class MarkdownScreen(AnswerScreen):
             self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._live.start()
         return self._live
+
+
+def _formatted(block: str) -> RenderableType:
+    """A block as it looks. Nothing that was said is left out: HTML stays as it is, and so do the places of links, which
+    other blocks name.
+    """
+    from markdown_it import MarkdownIt
+    from rich.markdown import Markdown
+
+    # a link's address is shown: where it leads is the model's word
+    shown = Markdown(block, hyperlinks=False)
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("reference")
+    shown.parsed = parser.parse(block)
+    return shown

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 import click
 
-from mlxd.daemon.cli.plain import one_line, printable
+from mlxd.daemon.cli.plain import json_text, one_line, printable
 
 PIPE_WIDTH = 80
 """Columns of a table that does not go to a terminal."""
@@ -32,7 +31,7 @@ class Column:
 
 def print_json(value: Any) -> None:
     """Print JSON as the daemon gave it, indented."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json_text(value, indent=2))
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:

@@ -41,9 +41,14 @@ new DecisionsPanel(store);
 new PullsPanel(store, api);
 guardButtons(store);
 
+/** The log is followed while somebody looks at it. */
+function followLog() {
+  logs.open(opened === "activity" && !document.hidden);
+}
+
 /** What the open section shows and the feed does not tell. */
 function refreshSection() {
-  logs.open(opened === "activity");
+  followLog();
   if (opened === "settings") settings.load();
   if (opened === "playground") playground.load();
 }
@@ -83,7 +88,7 @@ store.on(["models"], () => {
 store.on(["snapshot"], () => {
   inPassing(async () => store.addEarlier((await api.get(`/admin/decisions?limit=${EARLIER}`)).data));
   refreshSection();
-  if (opened === "activity") logs.restart();
+  logs.restart();
 });
 key.onChange = () => {
   text(byId("key-button"), key.value === null ? "API key" : "Forget key");
@@ -103,6 +108,11 @@ byId("key-button").addEventListener("click", async () => {
   }
 });
 text(byId("key-button"), key.value === null ? "API key" : "Forget key");
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) feed.pause();
+  else feed.resume();
+  followLog();
+});
 setInterval(() => {
   models.rows.tick();
   requests.tick();
@@ -112,4 +122,4 @@ followAddress((name) => {
   opened = name;
   refreshSection();
 });
-feed.restart();
+if (!document.hidden) feed.restart();

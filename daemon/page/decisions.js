@@ -43,10 +43,11 @@ export class DecisionsPanel {
 function makeRow(decision) {
   const { at, kind, model, reason, for_model, for_request, inputs } = decision;
   const whom = [for_model, for_request].filter((each) => each !== null).join(" · ");
+  const when = el("time");
   const summary = el(
     "summary",
     {},
-    el("time", {}, time(at)),
+    when,
     el("span", { class: "tag", data: { kind } }, kind),
     el("strong", {}, model ?? ""),
     el("span", { class: "reason" }, reason),
@@ -56,5 +57,5 @@ function makeRow(decision) {
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(el("pre", { tabindex: "0" }, JSON.stringify(inputs, null, 2)));
   });
-  return { node: el("li", {}, details), update: () => {} };
+  return { node: el("li", {}, details), update: () => text(when, time(at)) };
 }

@@ -30,11 +30,21 @@ export class Feed {
   /** Start over: with a new key, or for the first time. */
   restart() {
     this.last = null;
+    this.resume();
+  }
+
+  /** Go on from the last event. */
+  resume() {
+    this.pause();
     this.failures = 0;
+    this.#follow(this.run);
+  }
+
+  /** Let go of the connection while nobody looks: a browser has only a few, which all tabs share. */
+  pause() {
     this.run += 1;
     this.aborter?.abort();
     this.onState("connecting");
-    this.#follow(this.run);
   }
 
   async #follow(run) {
@@ -56,6 +66,7 @@ export class Feed {
   async #read(run) {
     const aborter = (this.aborter = new AbortController());
     const since = this.last === null ? "" : `?since=${this.last}`;
+    const began = performance.now();
     let timer = setTimeout(() => aborter.abort(), SILENCE);
     try {
       const response = await this.api.open("GET", `/admin/events${since}`, { signal: aborter.signal });
@@ -64,7 +75,7 @@ export class Feed {
         clearTimeout(timer);
         timer = setTimeout(() => aborter.abort(), SILENCE);
         if (run !== this.run) return;
-        this.failures = 0;
+        if (performance.now() - began > LONGEST_DELAY) this.failures = 0;
         this.why = "";
         if (event.data !== undefined && !this.#take(event)) return;
         this.onState("live");
@@ -89,7 +100,7 @@ export class Feed {
     return true;
   }
 
-  /** Milliseconds that double with each failure; a random half of it keeps many pages apart. */
+  /** Milliseconds that double with each connection that did not last; a random half of it keeps many pages apart. */
   #pause() {
     const delay = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.failures);
     this.failures += 1;

@@ -1,7 +1,9 @@
 // Figures as people read them.
 
 const UNITS = ["bytes", "kB", "MB", "GB", "TB"];
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const daytime = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
+const clock = new Intl.DateTimeFormat(undefined, daytime);
+const calendar = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", ...daytime });
 const numbers = new Intl.NumberFormat(undefined);
 
 /** Bytes in decimal units with three figures. */
@@ -34,8 +36,11 @@ export function countdown(value) {
   return shown.map((part, place) => (place === 0 ? String(part) : String(part).padStart(2, "0"))).join(":");
 }
 
-/** A time of day, of seconds since the epoch. */
-export const time = (at) => clock.format(new Date(at * 1000));
+/** A time of day, with its date unless that is today, of seconds since the epoch. */
+export function time(at) {
+  const date = new Date(at * 1000);
+  return (date.toDateString() === new Date().toDateString() ? clock : calendar).format(date);
+}
 
 export const number = (value) => numbers.format(value);
 

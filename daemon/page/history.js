@@ -6,6 +6,10 @@ const ENDS = new Set(["evict", "unload", "expire", "refuse"]);
 /** Seconds of the past that are kept. */
 const WINDOW = 1800;
 const REACHES = [120, 300, 900];
+/** Decisions that are remembered as seen: more than a daemon gives at once. */
+const SEEN = 2000;
+/** Models that left, at most; so many are enough for a page that nobody looks at for days. */
+const LEAVINGS = 1000;
 
 export class History {
   /** @param {import("./store.js").Store} store */
@@ -22,15 +26,23 @@ export class History {
 
   /** Spans of the last WINDOW seconds by model: {from, to}, `to` null while it goes on. */
   recent() {
+    this.#forget();
+    return this.spans;
+  }
+
+  /** Drop what is older than the window. */
+  #forget() {
     const start = this.store.time - WINDOW;
-    const found = new Map();
     for (const [id, spans] of this.spans) {
       const kept = spans.filter((span) => span.to === null || span.to > start);
-      if (kept.length > 0) found.set(id, kept);
-      this.spans.set(id, kept);
+      if (kept.length > 0) this.spans.set(id, kept);
+      else this.spans.delete(id);
     }
-    this.leavings = this.leavings.filter((each) => each.at > start);
-    return found;
+    this.leavings = this.leavings.filter((each) => each.at > start).slice(-LEAVINGS);
+    for (const seen of this.seen) {
+      if (this.seen.size <= SEEN) break;
+      this.seen.delete(seen);
+    }
   }
 
   /** Seconds of the past that a picture of it needs: a short one at first, WINDOW in the end. */
@@ -65,6 +77,7 @@ export class History {
       this.seen.add(key(decision));
       this.#take(decision);
     }
+    this.#forget();
     this.onChange();
   }
 

@@ -10,6 +10,8 @@ export class Key {
     this.storage = storage;
     this.onChange = () => {};
     this.asking = null;
+    /** The key that was refused when nobody gave another one: what asks in passing must not ask again. */
+    this.declined = undefined;
   }
 
   /** The key, or null. */
@@ -20,8 +22,14 @@ export class Key {
   /** Ask for another key than the one that was `refused`; callers at the same time share one dialog. */
   async replace(refused, why) {
     if (this.value !== refused) return;
+    if (this.declined === refused) throw new KeyNotGiven();
     this.asking ??= this.#ask(why).finally(() => (this.asking = null));
-    await this.asking;
+    try {
+      await this.asking;
+    } catch (error) {
+      this.declined = refused;
+      throw error;
+    }
   }
 
   /** Ask for a key now. */

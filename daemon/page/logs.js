@@ -97,7 +97,7 @@ function line(record) {
   return el(
     "div",
     { class: "line", title: record.logger, data: { level: level === "critical" ? "error" : level } },
-    el("time", {}, clock(record.timestamp)),
+    el("time", { title: record.timestamp }, clock(record.timestamp)),
     el("span", { class: "level" }, level),
     el("strong", {}, String(record.event ?? "")),
     el("span", { class: "rest" }, shown.join(" ")),

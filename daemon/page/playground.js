@@ -5,7 +5,7 @@ import { ChatImages } from "./chat_images.js";
 import { Message } from "./chat_message.js";
 import { ask, newRequestId } from "./chat_stream.js";
 import { toast } from "./dialogs.js";
-import { byId, el } from "./dom.js";
+import { attribute, byId, el } from "./dom.js";
 import { KeyNotGiven } from "./key.js";
 
 const PARAMETERS = [
@@ -86,15 +86,23 @@ export class Playground {
     const images = this.images.take();
     const question = new Message("user", { images });
     question.say(said);
-    this.messages.push({ role: "user", content: contentOf(said, images) });
+    const asked = { role: "user", content: contentOf(said, images) };
+    this.messages.push(asked);
     this.shown.append(question.node);
-    await this.#answer({ model: this.select.value, messages: this.#conversation(), ...parameters });
+    const content = await this.#answer({ model: this.select.value, messages: this.#conversation(), ...parameters });
+    // without an answer it was never said: many templates want the two in turn
+    if (content === "") this.messages = this.messages.filter((each) => each !== asked);
+    else if (this.messages.includes(asked)) this.messages.push({ role: "assistant", content });
   }
 
+  /** Show the answer as it comes, and give its text. */
   async #answer(body) {
     const answer = new Message("assistant");
-    answer.onRender = () => (this.shown.scrollTop = this.shown.scrollHeight);
     this.shown.append(answer.node);
+    this.shown.scrollTop = this.shown.scrollHeight;
+    // whoever has scrolled back reads, and stays there
+    answer.onRender = keepingTheEnd(this.shown);
+    attribute(answer.node, "aria-busy", "true"); // it is read out once it is whole
     answer.wait("waiting");
     const asked = (this.asked = { id: newRequestId(), aborter: new AbortController() });
     this.#buttons();
@@ -103,12 +111,14 @@ export class Playground {
       await ask(this.api, body, { id: asked.id, signal: asked.aborter.signal, take: (piece) => take(piece, answer, got) });
       answer.finish(got);
     } catch (error) {
-      if (error.name !== "AbortError") answer.fail(error instanceof TypeError ? "The daemon does not answer." : error.message);
+      if (error.name === "AbortError") answer.wait("stopped");
+      else answer.fail(error instanceof TypeError ? "The daemon does not answer." : error.message);
     } finally {
-      if (answer.content !== "" && answer.node.isConnected) this.messages.push({ role: "assistant", content: answer.content });
+      attribute(answer.node, "aria-busy", null);
       this.asked = null;
       this.#buttons();
     }
+    return answer.content;
   }
 
   /** End the answer and keep what there is of it; the stream then ends by itself. */
@@ -158,4 +168,13 @@ function contentOf(said, images) {
   if (images.length === 0) return said;
   const parts = images.map(({ url }) => ({ type: "image_url", image_url: { url } }));
   return said === "" ? parts : [{ type: "text", text: said }, ...parts];
+}
+
+/** Keeps a box that is scrolled to its end there as it grows; called after each growth. */
+function keepingTheEnd(box) {
+  let height = box.scrollHeight;
+  return () => {
+    if (box.scrollTop + box.clientHeight >= height - 8) box.scrollTop = box.scrollHeight;
+    height = box.scrollHeight;
+  };
 }

@@ -17,5 +17,10 @@ export function followAddress(onOpen) {
     onOpen(name);
   };
   window.addEventListener("hashchange", open);
+  // the address says which section is open: a step within it is none
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    byId("main").focus();
+  });
   open();
 }
