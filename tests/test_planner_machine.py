@@ -19,7 +19,7 @@ often = settings(
 
 
 class TestTraffic(Traffic.TestCase):
-    settings = often
+    settings = settings(often, max_examples=250)
 
 
 class TestOperators(Operators.TestCase):

@@ -66,7 +66,7 @@ SAMPLINGS = {
 SEEDS = 3
 
 
-IN_THE_SOAK = ("xtc", "penalties", "logprobs")
+IN_THE_SOAK = ("xtc", "penalties", "logprobs", "greedy")
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,15 @@ export class ChatImages {
 
   async add(files) {
     for (const file of files) {
-      if (TYPES.includes(file.type)) this.list.push({ name: file.name, url: await dataUrl(file) });
-      else toast(`${file.name} is no PNG, JPEG, WebP or GIF file.`, { error: true });
+      if (!TYPES.includes(file.type)) {
+        toast(`${file.name} is no PNG, JPEG, WebP or GIF file.`, { error: true });
+        continue;
+      }
+      try {
+        this.list.push({ name: file.name, url: await dataUrl(file) });
+      } catch (error) {
+        toast(`${file.name} cannot be read: ${error?.message ?? error}`, { error: true });
+      }
     }
     this.#render();
   }

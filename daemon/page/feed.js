@@ -77,12 +77,23 @@ export class Feed {
         if (run !== this.run) return;
         if (performance.now() - began > LONGEST_DELAY) this.failures = 0;
         this.why = "";
-        if (event.data !== undefined && !this.#take(event)) return;
+        if (event.data !== undefined && !this.#taken(event)) return;
         this.onState("live");
       }
     } finally {
       clearTimeout(timer);
       aborter.abort();
+    }
+  }
+
+  /** Take one event; false when one before it was missed, or it could not be shown, after which all is asked for anew. */
+  #taken(event) {
+    try {
+      return this.#take(event);
+    } catch (error) {
+      reportError(error);
+      this.last = null;
+      return false;
     }
   }
 
