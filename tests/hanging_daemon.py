@@ -130,7 +130,8 @@ def hanging_daemon(folder: Path, models: Path, config: str = "", **options: Any)
 
 
 def _serve(faults: Faults) -> int:
-    signal.signal(signal.SIGUSR1, lambda *_: faults.meet("loop"))
+    # as a callback of its own: wherever the signal comes, the log's lock may be held, and all that would tell of it
+    signal.signal(signal.SIGUSR1, lambda *_: asyncio.get_running_loop().call_soon_threadsafe(faults.meet, "loop"))
     # called with the interpreter's lock held, as a broken extension module would
     signal.signal(signal.SIGUSR2, lambda *_: ctypes.PyDLL(None).sleep(1000))
     build = serve.Daemon
