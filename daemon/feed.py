@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,14 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from mlxd.daemon.numbered_events import TAKEN_BYTES, event_frame, first_number
+
 # Bytes of events that a reader may be behind before it gets a snapshot instead.
 RING_BYTES = 4 * 2**20
-# Bytes of events that a reader takes at once, so that what is written for it stays small.
-TAKEN_BYTES = 64 * 2**10
 # Seconds for which events are kept when the last reader is gone, so that it can come back without a snapshot.
 LINGER = 120.0
-# Numbers start somewhere below this, and stay integers for readers that have only floats.
-_FIRST_NUMBERS = 2**48
 
 
 class _Event(NamedTuple):
@@ -45,7 +42,7 @@ class Feed:
     ) -> None:
         self.snapshot: Callable[[], Mapping[str, object]] = dict
         self.closed = False
-        self._number = secrets.randbelow(_FIRST_NUMBERS) if first is None else first
+        self._number = first_number() if first is None else first
         self._ring: deque[_Event] = deque()
         self._ring_bytes = 0
         self._most_bytes = ring_bytes
@@ -165,4 +162,4 @@ class FeedReader:
 
 
 def _frame(number: int, name: str, data: Mapping[str, object]) -> bytes:
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, name.encode(), msgspec.json.encode(data))
+    return event_frame(number, name, msgspec.json.encode(data))

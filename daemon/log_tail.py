@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,14 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from mlxd.daemon.numbered_events import TAKEN_BYTES, event_frame, first_number
+
 # Bytes of lines that are kept.
 KEPT_BYTES = 4 * 2**20
 # Bytes of one line; of a longer one the head is kept.
 LINE_BYTES = 64 * 2**10
-# Bytes that a reader takes at once, so that what is written for it stays small.
-TAKEN_BYTES = 64 * 2**10
-# Numbers start somewhere below this, and stay integers for readers that have only floats.
-_FIRST_NUMBERS = 2**48
 
 
 class LogLine(NamedTuple):
@@ -43,7 +40,7 @@ class LogTail:
     """
 
     def __init__(self, *, first: int | None = None, kept_bytes: int = KEPT_BYTES) -> None:
-        self._number = secrets.randbelow(_FIRST_NUMBERS) if first is None else first
+        self._number = first_number() if first is None else first
         # a finalizer may log wherever it is run: in the middle of all this, too
         self._lock = threading.RLock()
         self._lines: deque[LogLine] = deque()
@@ -144,7 +141,7 @@ class LogReader:
         if not lines:
             return b""
         self.news.set()
-        return b"".join(b"id: %d\nevent: log\ndata: %b\n\n" % (line.number, line.numbered()) for line in lines)
+        return b"".join(event_frame(line.number, "log", line.numbered()) for line in lines)
 
     @property
     def ended(self) -> bool:

@@ -66,8 +66,6 @@ class Metrics:
         self._loaded_at: dict[str, float | None] = {}
         # models that have series of their own here
         self._named: set[str] = set()
-        # until there are models to look up all series stay
-        self._models: Callable[[], list[ModelSnapshot]] | None = None
         self.traffic = Traffic(self._registry)
 
     def decided(self, decision: Decision) -> None:
@@ -118,13 +116,10 @@ class Metrics:
         self, models: Callable[[], list[ModelSnapshot]], guard: MemoryGuard, books: MemoryBooks, share: MemoryShare
     ) -> None:
         """Look these up when somebody reads, on the event loop; called once."""
-        self._models = models
         self._registry.register(_Lookup(models, guard, books, share))
 
     def text(self) -> bytes:
-        """All metrics in Prometheus's text format. Those of models that there are no more are forgotten first."""
-        if self._models is not None:
-            self.forget({model.spec.name for model in self._models()})
+        """All metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

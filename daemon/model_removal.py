@@ -98,7 +98,6 @@ class ModelRemover:
 
 def plan_removal(spec: ModelSpec, settings: Settings, hf_cache: Path | None) -> Removal:
     """What deleting this model comes to. Looks at no disk. Raises NotRemovable."""
-    named = _named_in(spec.name, settings)
     if spec.adapter is not None:
         raise NotRemovable(
             f"{spec.name} is an adapter of the configuration, not a folder of its own; take it out there"
@@ -115,6 +114,7 @@ def plan_removal(spec: ModelSpec, settings: Settings, hf_cache: Path | None) -> 
     held = next((folder for folder in settings.models.dirs if folder.is_relative_to(spec.path)), None)
     if held is not None:
         raise NotRemovable(f"{held} of models.dirs is within {spec.path}; take it out of the configuration first")
+    named = _named_in(spec.name, settings)
     if named is not None:
         message = f"the configuration names {spec.name} ({named}); take it out there, `mlxd reload`, then delete it"
         raise NotRemovable(message)

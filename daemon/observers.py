@@ -27,7 +27,7 @@ Names = Collection[str]
 
 
 def connect_metrics(registry: ModelRegistry, running: RunningRequests, metrics: Metrics) -> None:
-    """Metrics count decisions, loads and what requests came to."""
+    """Metrics count decisions, loads and what requests came to, which is logged too."""
     told = registry.decisions.on_decision
 
     def on_end(request: LiveRequest, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""What an engine logs of single requests, at the level debug: when each came, and how it ended."""
+"""What an engine logs of single requests, when each came and how it ended at the level debug."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def note_ends(model: str, deliveries: Iterable[Delivery]) -> None:
 def note_gone(model: str, request_id: str) -> None:
     """Nobody waits for it any more."""
     log.debug("engine.request_ended", model=model, reason="disconnected", **_names(request_id))
+
+
+def note_preempted(model: str, sequence_id: str, tokens: int, running: int) -> None:
+    """An answer gave way to older ones."""
+    log.info("engine.preempted", model=model, tokens=tokens, running=running, **_names(sequence_id))
 
 
 def _names(sequence_id: str) -> dict[str, str]:

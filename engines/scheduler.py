@@ -8,8 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import structlog
-
 from mlxd.engines.admission import Admission
 from mlxd.engines.backend import ModelRunner, NewRow, RunnerStep
 from mlxd.engines.errors import EngineDead, RequestError
@@ -18,6 +16,7 @@ from mlxd.engines.memory_share import MemoryShare, Stake
 from mlxd.engines.pacer import FIRST_CHUNK
 from mlxd.engines.prefill_room import PrefillRoom, Room
 from mlxd.engines.prompt_price import PromptPrice
+from mlxd.engines.request_log import note_preempted
 from mlxd.engines.sequence import Sequence
 from mlxd.engines.step_result import StepResult, failed, last_output
 from mlxd.engines.types import (
@@ -29,8 +28,6 @@ from mlxd.engines.types import (
     RequestState,
     RequestStatus,
 )
-
-log = structlog.stdlib.get_logger(__name__)
 
 # Seconds between two notes for other engines of what the sequences of this one may still take.
 PROMISE_INTERVAL = 0.1
@@ -259,13 +256,7 @@ class Scheduler:
         self._runner.remove([uid], keep=False)
         self._runner.settle()
         self.preempted += 1
-        log.info(
-            "engine.preempted",
-            model=self._config.name,
-            request_id=sequence.request.id,
-            tokens=len(sequence.pending),
-            running=len(self._running),
-        )
+        note_preempted(self._config.name, sequence.request.id, len(sequence.pending), len(self._running))
 
     def _promise(self) -> None:
         """Tell other engines what the running sequences may still take."""

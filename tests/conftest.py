@@ -15,6 +15,8 @@ from cli_process import mlxd
 from clients_daemon import Serving, serving
 from fake_daemon import FakeDaemon, running
 from minilm import minilm_folder
+from page_browser import chromium
+from playwright.sync_api import Browser
 from smollm2 import smollm2_folder
 from tiny_models import build_tiny_model, cached, place_models
 from virtual_time import VirtualLoop
@@ -98,3 +100,10 @@ def daemon() -> Iterator[FakeDaemon]:
 def cli(daemon: FakeDaemon, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
     """Runs the real command line against it: `cli("why", "qwen")`."""
     return partial(mlxd, home=tmp_path, MLXD_URL=daemon.url)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    with chromium() as started:
+        yield started

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from mlxd.daemon.feed import TAKEN_BYTES, Feed
+from mlxd.daemon.feed import Feed
+from mlxd.daemon.numbered_events import TAKEN_BYTES
 
 
 class Clock:

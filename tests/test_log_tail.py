@@ -8,7 +8,8 @@ import json
 import logging
 import threading
 
-from mlxd.daemon.log_tail import LINE_BYTES, TAKEN_BYTES, LogTail, TailHandler
+from mlxd.daemon.log_tail import LINE_BYTES, LogTail, TailHandler
+from mlxd.daemon.numbered_events import TAKEN_BYTES
 
 INFO, ERROR = logging.INFO, logging.ERROR
 

@@ -127,6 +127,16 @@ def test_the_command_shows_lines_and_json(served):
     assert len([json.loads(line) for line in out.splitlines()]) == 2
 
 
+async def test_what_is_logged_makes_no_line_of_its_own(served, api):
+    await api.call("POST", "/nothing%0Aforged%20here")
+    out, _ = mlxd(served, "logs", "-n", "50").communicate(timeout=30)
+    assert "forged here" in out
+    assert not any(line.startswith("forged") for line in out.splitlines())
+    await api.call("POST", "/nothing%0Aforged")
+    out, _ = mlxd(served, "logs", "-n", "50").communicate(timeout=30)
+    assert not any(line.startswith("forged") for line in out.splitlines())
+
+
 async def test_the_command_follows_until_ctrl_c(served, api):
     process = mlxd(served, "logs", "--follow", "-n", "1", "--json")
     assert process.stdout is not None

@@ -8,7 +8,7 @@ import pytest
 from axe_core import axe_source, grave_findings
 from daemon_faults import IN_THREADS
 from daemon_process import daemon
-from page_browser import PHONE, chromium, live, row, watched
+from page_browser import PHONE, live, row, watched
 from page_calls import Calls
 from playwright.sync_api import expect
 from tiny_models import place_models
@@ -28,12 +28,6 @@ document.addEventListener("focusin", ({{ target }}) => {{
   window.reached.push([usable.indexOf(target), getComputedStyle(shown).outlineStyle !== "none"]);
 }});
 usable.length"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

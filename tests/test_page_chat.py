@@ -7,7 +7,7 @@ import re
 import pytest
 from daemon_faults import IN_THREADS, hold_load, let_go
 from daemon_process import daemon
-from page_browser import chromium, press, watched
+from page_browser import press, watched
 from page_calls import Calls
 from playwright.sync_api import expect
 from tiny_models import ANSWER_MARKERS, TOOL_TEMPLATE, build_reciting_model, place_models
@@ -15,12 +15,6 @@ from tiny_vision import png, tiny_vision_model
 
 HOSTILE = ("<img src=x ", "onerror=alert(1)>", " said", " it.\n", "```python\n", "print('<b>')\n", "```\n", "Done.")
 THOUGHT = ("<think>", "Let me", " see.", "</think>", "It is", " four.")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

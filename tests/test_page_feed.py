@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from daemon_faults import IN_THREADS
 from daemon_process import daemon
-from page_browser import chromium, live, row, watched
+from page_browser import live, row, watched
 from page_calls import Calls
 from playwright.sync_api import expect
 from tiny_models import place_models
@@ -18,12 +18,6 @@ from tiny_models import place_models
 # What Chromium writes to the console while nobody listens.
 GONE = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
 FIRST = 1000
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,10 @@ import re
 import pytest
 from daemon_faults import IN_THREADS, WEIGHT_BYTES, hold_load, let_go, room_for, scripted_probe
 from daemon_process import daemon
-from page_browser import chromium, live, press, row, watched
+from page_browser import live, press, row, watched
 from page_calls import Calls
 from playwright.sync_api import expect
 from tiny_models import place_models
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

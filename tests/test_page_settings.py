@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from daemon_faults import IN_THREADS
 from daemon_process import daemon
-from page_browser import chromium, live, press, row, watched
+from page_browser import live, press, row, watched
 from playwright.sync_api import expect
 from tiny_models import place_models
 
@@ -18,12 +18,6 @@ from mlxd.daemon.keys_file import add_key
 CONFIG = '[models]\nttl = "1h"\n'
 # What Chromium writes to the console for answers that are meant to be refused.
 REFUSED = ("status of 401", "status of 403")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -42,9 +42,13 @@ def shape_at(path: str, shapes: Sequence[ErrorShape]) -> ErrorShape:
     return next((shape for shape in shapes if _is_below(path, shape.prefix)), DEFAULT)
 
 
-def to_response(error: Exception, request_id: str, shape: ErrorShape = DEFAULT) -> web.Response:
-    """The answer to a request that failed before its first byte; what it was is logged."""
-    answer = explain(error, request_id)
+def to_response(error: Exception, request_id: str) -> web.Response:
+    """The answer to a request that failed before it was known what it asks for; what it was is logged."""
+    return shaped(explain(error, request_id), request_id, DEFAULT)
+
+
+def shaped(answer: ErrorAnswer, request_id: str, shape: ErrorShape) -> web.Response:
+    """The answer to a request that failed before its first byte."""
     return web.Response(
         status=answer.status,
         body=shape.body(answer, request_id),

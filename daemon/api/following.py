@@ -10,6 +10,7 @@ import structlog
 from aiohttp import web
 
 from mlxd.daemon.api.caller import caller_of
+from mlxd.daemon.api.queries import whole_number
 from mlxd.daemon.api.refusals import InvalidField
 from mlxd.daemon.api.services import services_of
 from mlxd.daemon.api.sse import EventStream
@@ -18,8 +19,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 # Seconds that a client has to take the last events when the daemon stops.
 LAST_WORDS = 1.0
-
-_MAX_DIGITS = 18
 
 
 class Reader(Protocol):
@@ -59,15 +58,14 @@ def since_of(request: web.Request) -> int | None:
 
     A client that comes back by itself calls the same URL, so that its header is the newer of the two.
     """
-    header = request.headers.get("Last-Event-ID", "")
-    if _is_number(header):
-        return int(header)
+    seen = whole_number(request.headers.get("Last-Event-ID", ""))
     text = request.query.get("since", "")
-    if not text:
-        return None
-    if not _is_number(text):
+    if seen is not None or not text:
+        return seen
+    number = whole_number(text)
+    if number is None:
         raise InvalidField("expected the number of the last event that was seen, or nothing", "since")
-    return int(text)
+    return number
 
 
 async def _send_until_closed(
@@ -102,7 +100,3 @@ async def _quiet(reader: Reader, interval: float | None) -> bool:
     except TimeoutError:
         return True
     return False
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS

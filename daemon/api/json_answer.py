@@ -6,6 +6,6 @@ import msgspec
 from aiohttp import web
 
 
-def json_answer(answer: object) -> web.Response:
+def json_answer(answer: object, status: int = 200) -> web.Response:
     """A Struct, or whatever else msgspec writes, as JSON."""
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+    return web.Response(body=msgspec.json.encode(answer), status=status, content_type="application/json")

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import structlog
 from aiohttp import web
 
-from mlxd.daemon.api.error_shapes import shape_of, to_response
-from mlxd.daemon.api.errors import describe
+from mlxd.daemon.api.error_shapes import shape_of, shaped
+from mlxd.daemon.api.errors import explain
 from mlxd.daemon.api.failed_attempts import ATTEMPTS
 from mlxd.daemon.api.origins import host_is_allowed, origin_is_allowed, origin_is_configured
 from mlxd.daemon.api.refusals import (
@@ -91,8 +91,10 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def _answer(request: web.Request, error: Exception) -> web.Response:
-    services_of(request).metrics.traffic.refused(describe(error, "").code)
-    return to_response(error, request_id_of(request), shape_of(request))
+    request_id = request_id_of(request)
+    answer = explain(error, request_id)
+    services_of(request).metrics.traffic.refused(answer.code)
+    return shaped(answer, request_id, shape_of(request))
 
 
 @web.middleware

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from aiohttp import web
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from mlxd.daemon.api.admin_objects import Listed
 from mlxd.daemon.api.body import convert, read_object
+from mlxd.daemon.api.json_answer import json_answer
+from mlxd.daemon.api.queries import whole_number
 from mlxd.daemon.api.refusals import InvalidField, PullNotFound, PullsQueueFull
 from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import Services, services_of
-from mlxd.daemon.downloads.names import name_complaint, repo_complaint, revision_complaint
+from mlxd.daemon.downloads.names import repo_complaint, revision_complaint
 from mlxd.daemon.downloads.pull import PullStatus
 from mlxd.daemon.downloads.pulls import TooManyPulls
+from mlxd.daemon.model_name import name_complaint
 from mlxd.registry.names import Resolved
 
 MAIN = "main"
 
-_MAX_DIGITS = 9
+SHOWN = 20
+"""Characters of a number that is none which a refusal repeats."""
 
 
 class PullBody(Struct, forbid_unknown_fields=True):
@@ -61,22 +65,21 @@ async def pull(request: web.Request) -> web.Response:
         status, is_new = services.pulls.start(body.repo, revision, name)
     except TooManyPulls as error:
         raise PullsQueueFull(str(error)) from error
-    return web.json_response(to_builtins(status), status=202 if is_new else 200)
+    return json_answer(status, 202 if is_new else 200)
 
 
 async def list_pulls(request: web.Request) -> web.Response:
     """The downloads that run or wait, and the last ones that ended."""
-    return web.json_response({"data": to_builtins(services_of(request).pulls.statuses())})
+    return json_answer(Listed(services_of(request).pulls.statuses()))
 
 
 async def cancel(request: web.Request) -> web.Response:
     """Cancel a download; what came of it is kept. One that is over stays as it is. Raises PullNotFound."""
     text = request.match_info["n"]
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
-    status = await services_of(request).pulls.cancel(number)
+    status = await services_of(request).pulls.cancel(whole_number(text) or 0)
     if status is None:
-        raise PullNotFound(f"there is no download {text[:_MAX_DIGITS]}; GET /admin/pulls lists those that are known")
-    return web.json_response(to_builtins(status))
+        raise PullNotFound(f"there is no download {text[:SHOWN]}; GET /admin/pulls lists those that are known")
+    return json_answer(status)
 
 
 def _taken(services: Services, name: str) -> str | None:

@@ -8,7 +8,12 @@ from aiohttp import web
 
 from mlxd.daemon.api.refusals import InvalidField
 
-_MAX_DIGITS = 9
+_MAX_DIGITS = 18
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text is in ASCII digits; None if it is none, or too long for one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
 def count_of(request: web.Request, name: str, default: int, most: int) -> int:
@@ -16,10 +21,10 @@ def count_of(request: web.Request, name: str, default: int, most: int) -> int:
     text = request.query.get(name)
     if text is None:
         return default
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    if not is_number or not 1 <= int(text) <= most:
+    number = whole_number(text)
+    if number is None or not 1 <= number <= most:
         raise InvalidField(f"expected a number from 1 to {most}", name)
-    return int(text)
+    return number
 
 
 def choice_of(request: web.Request, name: str, choices: Sequence[str]) -> str:

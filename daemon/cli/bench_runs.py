@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import secrets
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from mlxd.daemon.cli.answers import failure_from, view
+from mlxd.daemon.cli.answers import view
+from mlxd.daemon.cli.chunks import Chunk, answer_chunks
 from mlxd.daemon.cli.client import DaemonClient, model_path
 from mlxd.daemon.cli.failures import CommandFailed, NotReachable
-from mlxd.daemon.cli.sse import Message, SseParser
 from mlxd.daemon.cli.views import ModelView
 
 _PATH = "/v1/completions"
-_DONE = "[DONE]"
-_ERROR_STATUS = 500
 # About as many as what makes a prompt a new one takes.
 _NONCE_TOKENS = 10
 _WORDS = ("river", "stone", "north", "letter", "seven", "quiet", "market", "yellow", "engine", "paper")
-
-
-class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Vendor(msgspec.Struct, frozen=True):
-    prefill_s: float | None = None
-
-
-class _Chunk(msgspec.Struct, frozen=True):
-    usage: _Usage | None = None
-    mlxd: _Vendor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,28 +146,17 @@ class Bench:
             "stream_options": {"include_usage": True},
         }
         asked = time.monotonic()
-        moments, last = [], _Chunk()
-        async with self._client.stream(_PATH, body) as chunks:
-            parser = SseParser()
+        moments, last = [], Chunk()
+        url = self._client.url
+        async with self._client.stream(_PATH, body) as stream, aclosing(answer_chunks(stream, url)) as chunks:
             async for chunk in chunks:
-                for event in parser.feed(chunk):
-                    if isinstance(event, Message) and event.data != _DONE:
-                        moments.append(time.monotonic())
-                        last = _chunk(event.data, self._client.url)
+                if isinstance(chunk, Chunk):
+                    moments.append(time.monotonic())
+                    last = chunk
         if last.usage is None:
-            raise CommandFailed(f"{self._client.url} ended an answer early; its log says why")
-        prefill = last.mlxd.prefill_s if last.mlxd is not None else None
-        return Answer(asked, moments[0], moments[-1], last.usage.prompt_tokens, last.usage.completion_tokens, prefill)
-
-
-def _chunk(data: str, url: str) -> _Chunk:
-    try:
-        answer: Any = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{url} sent an event that is no part of an answer") from error
-    if isinstance(answer, dict) and "error" in answer:
-        raise failure_from(_ERROR_STATUS, answer, url)
-    return view(answer, _Chunk)
+            raise CommandFailed(f"{url} did not count the tokens of an answer; is that mlxd?")
+        used = last.usage
+        return Answer(asked, moments[0], moments[-1], used.prompt_tokens, used.completion_tokens, last.mlxd.prefill_s)
 
 
 def _rounded(value: float | None) -> float | None:

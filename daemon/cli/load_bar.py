@@ -1,8 +1,5 @@
 """Shows the progress of a load while it runs."""
 
-# rich is imported when a bar is shown: what shows none starts without it.
-# ruff: noqa: PLC0415
-
 from __future__ import annotations
 
 import asyncio
@@ -11,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mlxd.daemon.cli.answers import view
+from mlxd.daemon.cli.bars import LABEL_WIDTH, byte_bar
 from mlxd.daemon.cli.client import DaemonClient, model_path
 from mlxd.daemon.cli.failures import CommandFailed
 from mlxd.daemon.cli.plain import one_line
@@ -18,8 +16,6 @@ from mlxd.daemon.cli.views import ModelView, duration
 
 POLL_INTERVAL = 0.2
 """Seconds between two looks at the load."""
-
-_LABEL_WIDTH = 40
 
 
 @asynccontextmanager
@@ -39,25 +35,16 @@ async def load_bar(client: DaemonClient, model: str) -> AsyncIterator[None]:
 
 
 async def _watch(client: DaemonClient, model: str) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TextColumn("{task.fields[eta]}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True, force_jupyter=False), transient=True) as progress:
-        task = progress.add_task(one_line(model, _LABEL_WIDTH), total=None, eta="")
+    with byte_bar() as progress:
+        task = progress.add_task(one_line(model, LABEL_WIDTH), total=None, note="")
         while True:
             seen = await _look(client, model)
             if seen is not None:
-                label = f"{one_line(model, _LABEL_WIDTH)} {seen.state}"
+                label = f"{one_line(model, LABEL_WIDTH)} {seen.state}"
                 load = seen.load
                 eta = f"eta {duration(load.eta_s)}" if load is not None and load.eta_s is not None else ""
                 done, total = (load.bytes_done, load.bytes_total or None) if load is not None else (0, None)
-                progress.update(task, description=label, completed=done, total=total, eta=eta)
+                progress.update(task, description=label, completed=done, total=total, note=eta)
             await asyncio.sleep(POLL_INTERVAL)
 
 

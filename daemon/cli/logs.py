@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -103,4 +102,6 @@ def _when(line: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) and value and " " not in value else json.dumps(value, ensure_ascii=False)
+    """A value as one word, or in quotes."""
+    is_word = isinstance(value, str) and value.isprintable() and len(value.split()) == 1
+    return str(value) if is_word else json_text(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from mlxd.daemon.cli.views import percent
+
 ENDED = ("done", "failed", "cancelled")
 
 
@@ -37,7 +39,7 @@ class PullView(Struct, frozen=True):
 
     def percent(self) -> int:
         """How much is there, 0 to 100."""
-        return min(100, 100 * self.bytes_done // self.bytes_total) if self.bytes_total else 0
+        return percent(self.bytes_done, self.bytes_total)
 
 
 class PullList(Struct, frozen=True):

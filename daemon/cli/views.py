@@ -22,7 +22,7 @@ class LoadView(Struct, frozen=True):
 
     def percent(self) -> int:
         """How much is loaded, 0 to 100."""
-        return min(100, 100 * self.bytes_done // self.bytes_total) if self.bytes_total else 0
+        return percent(self.bytes_done, self.bytes_total)
 
 
 class ErrorView(Struct, frozen=True):
@@ -127,6 +127,11 @@ class MemoryView(Struct, frozen=True):
     machine_total_bytes: int | None = None
     machine_available_bytes: int | None = None
     parts: dict[str, int] = field(default_factory=dict)
+
+
+def percent(done: int, total: int) -> int:
+    """How much of a whole is done, 0 to 100."""
+    return min(100, 100 * done // total) if total else 0
 
 
 def size(count: int | None) -> str:

@@ -6,9 +6,7 @@ The job comes on standard input, which ends with the daemon; messages go to stan
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -19,20 +17,15 @@ from setproctitle import setproctitle
 
 from mlxd.daemon.downloads.messages import Job, Message
 from mlxd.daemon.downloads.work import download
+from mlxd.engines.child_process import ORPHANED, belong_to
 
-_PR_SET_PDEATHSIG = 1
-# Of a terminal, of a service manager that stops a group: it is the daemon's to end, and its downloads with it.
-_FOR_THE_DAEMON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ORPHANED = 3
 # Whoever computes goes first: checksums of many gigabytes keep a core busy.
 _NICENESS = 10
 
 
 def main() -> None:
     """Download, unless the daemon is gone."""
-    _die_with(int(sys.argv[1]))
-    for number in _FOR_THE_DAEMON:
-        signal.signal(number, signal.SIG_IGN)
+    belong_to(int(sys.argv[1]))
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
@@ -56,15 +49,7 @@ def _sender() -> Callable[[Message], None]:
 
 def _wait_for_end(stream: BinaryIO) -> None:
     stream.read()
-    os._exit(_ORPHANED)
-
-
-def _die_with(daemon: int) -> None:
-    """Linux ends a process with its parent if it is asked to, stopped ones too. Elsewhere the end of its input does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != daemon:  # it is gone already
-            os._exit(_ORPHANED)
+    os._exit(ORPHANED)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -16,6 +14,7 @@ import msgspec
 import structlog
 
 from mlxd.daemon.downloads.messages import Done, Failed, Job, Message
+from mlxd.engines.child_process import ending, module_command
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -59,7 +58,7 @@ async def child(job: Job, silence: float = SILENCE) -> AsyncIterator[Messages]:
 async def _start() -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
-            *_command(),
+            *module_command("mlxd.daemon.downloads", os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -94,13 +93,7 @@ async def _crashed(process: asyncio.subprocess.Process, errors: asyncio.Task[Non
         code = await process.wait()
         await errors
     log.warning("pull.crashed", pid=process.pid, code=code, output=list(said))
-    return Failed("crashed", f"the process of the download {_ending(code)}; pull again, it goes on")
-
-
-def _command() -> list[str]:
-    """It finds its modules where this process does."""
-    paths = "-I" if sys.flags.isolated else "-P"
-    return [sys.executable, paths, "-m", "mlxd.daemon.downloads", str(os.getpid())]
+    return Failed("crashed", f"the process of the download {ending(code)}; pull again, it goes on")
 
 
 def _environ(own: Mapping[str, str]) -> dict[str, str]:
@@ -127,11 +120,3 @@ async def _wait(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KILL_PATIENCE):
             await process.wait()
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"

@@ -1,16 +1,12 @@
-"""What a repository, a revision and a model's folder may be called."""
+"""What a repository and a revision may be called."""
 
 from __future__ import annotations
 
 import re
 
-from mlxd.daemon.model_name import name_complaint
-
 _REPO_PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?")
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]{0,199}")
 _PARTS = 2
-
-__all__ = ["name_complaint", "repo_complaint", "revision_complaint"]
 
 
 def repo_complaint(repo: str) -> str | None:

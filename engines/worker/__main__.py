@@ -5,7 +5,6 @@ daemon's process.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import os
 import signal
@@ -17,17 +16,14 @@ from pathlib import Path
 
 from setproctitle import setproctitle
 
-from mlxd.engines.worker.channel import ORPHANED, Channel
+from mlxd.engines.child_process import ORPHANED, belong_to
+from mlxd.engines.worker.channel import Channel
 from mlxd.engines.worker.log_lines import log_to
 from mlxd.engines.worker.protocol import protocol
 from mlxd.engines.worker.to_daemon import Hello
 from mlxd.engines.worker.to_worker import Start
 from mlxd.engines.worker.worker import Worker
 
-_PR_SET_PDEATHSIG = 1
-# Of a terminal, of a service manager that stops a group, of a name that is looked for: it is the daemon's to end or to
-# reload, and its workers with it.
-_FOR_THE_DAEMON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FAILED = 1
 # Thousandths of the machine's memory that count as this process's own beside what it has.
 _OOM_SCORE = 300
@@ -35,10 +31,8 @@ _OOM_SCORE = 300
 
 def main() -> None:
     """Work until the daemon is gone or wants no more; never returns."""
-    _die_with(int(sys.argv[2]))
+    belong_to(int(sys.argv[2]))
     _go_first()
-    for number in _FOR_THE_DAEMON:
-        signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     threading.excepthook = _die
@@ -72,16 +66,6 @@ def _serve(connection: socket.socket) -> None:
     worker.run()
     for message in messages:
         worker.take(message)
-
-
-def _die_with(daemon: int) -> None:
-    """Linux ends a process with its parent if it is asked to; a stuck or stopped one too. Elsewhere the end of the
-    socket does it.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != daemon:  # it is gone already
-            os._exit(ORPHANED)
 
 
 def _go_first() -> None:

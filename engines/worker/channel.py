@@ -10,12 +10,11 @@ from typing import Any
 
 import msgspec
 
+from mlxd.engines.child_process import ORPHANED
 from mlxd.engines.worker.frames import Frames, frame
 from mlxd.engines.worker.to_worker import ToWorker
 
 _READ = 1 << 18
-ORPHANED = 3
-"""The exit code of a worker whose daemon is gone."""
 
 
 class Channel:

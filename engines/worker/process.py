@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
+from mlxd.engines.child_process import ending, module_command, signal_of
 from mlxd.engines.worker.link import Link
 from mlxd.engines.worker.output import Output
 
@@ -48,28 +48,20 @@ class Ending:
     @property
     def signal(self) -> str | None:
         """The name of the signal that ended it."""
-        if self.code is None or self.code >= 0:
-            return None
-        try:
-            return signal.Signals(-self.code).name
-        except ValueError:
-            return f"signal {-self.code}"
+        return None if self.code is None else signal_of(self.code)
 
     @property
     def words(self) -> str:
         """As a part of a sentence."""
-        if self.code is None:
-            return "was killed and does not end"
-        return f"was killed by {self.signal}" if self.code < 0 else f"ended with exit code {self.code}"
+        return "was killed and does not end" if self.code is None else ending(self.code)
 
 
 Command = Callable[[int], Sequence[str]]
 
 
 def worker_command(fd: int) -> list[str]:
-    """The command of a worker whose end of the socket is `fd`: it finds its modules where this process does."""
-    paths = "-I" if sys.flags.isolated else "-P"
-    return [sys.executable, paths, "-m", "mlxd.engines.worker", str(fd), str(os.getpid())]
+    """The command of a worker whose end of the socket is `fd`."""
+    return module_command("mlxd.engines.worker", fd, os.getpid())
 
 
 class WorkerProcess:
