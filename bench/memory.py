@@ -98,8 +98,9 @@ def loaded(kind: Kind, **options: Any) -> Iterator[ModelRunner]:
 
 
 def request(name: str, length: int) -> Request:
-    """A prompt of so many tokens."""
-    return Request(name, tuple(3 + number * 7 % 400 for number in range(length)), SamplingParams(max_tokens=LEFT))
+    """A prompt of so many tokens, whose answer no end token cuts short."""
+    sampling = SamplingParams(max_tokens=LEFT, ignore_eos=True)
+    return Request(name, tuple(3 + number * 7 % 400 for number in range(length)), sampling)
 
 
 def process(runner: ModelRunner, batch: int, length: int) -> tuple[int, int]:
