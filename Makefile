@@ -20,7 +20,7 @@ PLANNER_TESTS := $(filter-out tests/test_planner_machine.py,\
 # The tests of the whole API: all that start a real daemon.
 API_TESTS = $(shell grep -lE '^from (daemon_process|clients_daemon) import' tests/test_*.py)
 
-.PHONY: setup demo run check test suite test-process planner-coverage soak bench memory-table page-shots service-files lock clean
+.PHONY: setup demo run check test suite test-process planner-coverage soak bench bench-parts memory-table page-shots service-files lock clean
 
 setup: $(STAMP)
 
@@ -67,13 +67,15 @@ planner-coverage: setup
 soak: setup test-process
 	$(WITH_BLAS) $(BIN)/python -Im pytest -m soak --timeout 3600
 
+# What mlxd costs and how it compares: bench/run.py tells of its parts. The figures go into bench/results and docs/.
 bench: setup
-	$(BIN)/python bench/startup.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint etc/constraints.txt --editable '.[cpu,dev,bench]'
+	$(WITH_BLAS) $(BIN)/python bench/run.py --results bench/results
+
+# Parts with tables of their own: the planner, loads beside work, images.
+bench-parts: setup
 	$(BIN)/python bench/planning.py
-	$(WITH_BLAS) $(BIN)/python bench/overhead.py
-	$(WITH_BLAS) $(BIN)/python bench/latency.py
 	$(WITH_BLAS) $(BIN)/python bench/swaps.py
-	$(WITH_BLAS) $(BIN)/python bench/isolation.py
 	$(WITH_BLAS) $(BIN)/python bench/vision.py
 
 # Measure what prompts cost against what they are priced at, and put the figures into the documentation.

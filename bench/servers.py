@@ -1,4 +1,4 @@
-"""Servers to measure, each on a free port with the same model: mlxd, and those of mlx-lm and mlx-vlm."""
+"""Servers to measure, each on a free port with the same model: mlxd, and its peers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from peers import python_of
 
 MLXD = str(Path(sys.executable).parent / "mlxd")
 START_TIMEOUT = 120.0
@@ -24,6 +26,11 @@ class Server:
     name: str
     url: str
     model: str
+    pid: int = 0
+
+    def of(self, model: str) -> Server:
+        """The same server, for requests that name another model."""
+        return replace(self, model=model)
 
 
 @contextmanager
@@ -38,7 +45,7 @@ def mlxd(model: Path, folder: Path, config: str = "", *, name: str = "mlxd") -> 
         line = process.stdout.readline()
         assert line.startswith("mlxd ready on "), line
         try:
-            yield Server(name, line.split()[-1], "it")
+            yield Server(name, line.split()[-1], "it", process.pid)
         finally:
             process.terminate()
 
@@ -46,35 +53,61 @@ def mlxd(model: Path, folder: Path, config: str = "", *, name: str = "mlxd") -> 
 @contextmanager
 def mlx_lm_server(model: Path) -> Iterator[Server]:
     """`mlx_lm.server` with its defaults."""
-    with _module("mlx_lm", "server", "--model", str(model)) as url:
-        yield Server("mlx_lm.server", url, "default_model")
+    with _serving([sys.executable, "-m", "mlx_lm", "server", "--model", str(model)]) as (url, pid):
+        yield Server("mlx_lm.server", url, "default_model", pid)
 
 
 @contextmanager
 def mlx_vlm_server(model: Path) -> Iterator[Server]:
     """`mlx_vlm.server` with its defaults; it answers once the model is loaded."""
-    with _module("mlx_vlm.server", "--host", "127.0.0.1", "--model", str(model)) as url:
-        yield Server("mlx_vlm.server", url, str(model))
+    with _serving([sys.executable, "-m", "mlx_vlm.server", "--host", "127.0.0.1", "--model", str(model)]) as (url, pid):
+        yield Server("mlx_vlm.server", url, str(model), pid)
 
 
 @contextmanager
-def _module(*arguments: str) -> Iterator[str]:
-    """The address of a Python module that serves, once it does."""
+def vllm_mlx(model: Path) -> Iterator[Server]:
+    """vllm-mlx from its own environment, with continuous batching. Raises PeerMissing."""
+    python = python_of("vllm-mlx")
+    command = [str(python.parent / "vllm-mlx"), "serve", str(model), "--host", "127.0.0.1", "--continuous-batching"]
+    with _serving(command) as (url, pid):
+        yield Server("vllm-mlx", url, str(model), pid)
+
+
+@contextmanager
+def mlx_openai_server(model: Path) -> Iterator[Server]:
+    """mlx-openai-server from its own environment, with its defaults. Raises PeerMissing."""
+    python = python_of("mlx-openai-server")
+    command = [str(python.parent / "mlx-openai-server"), "launch", "--model-type", "lm", "--model-path", str(model)]
+    with _serving([*command, "--host", "127.0.0.1"]) as (url, pid):
+        yield Server("mlx-openai-server", url, str(model), pid)
+
+
+@contextmanager
+def _serving(command: list[str]) -> Iterator[tuple[str, int]]:
+    """The address of what serves on a `--port`, once it does, and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", *arguments, "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(
+        [*command, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environ
+    ) as process:
         try:
-            _wait_for(f"http://127.0.0.1:{port}/health")
-            yield f"http://127.0.0.1:{port}"
+            _wait_for(f"http://127.0.0.1:{port}/health", process)
+            yield f"http://127.0.0.1:{port}", process.pid
         finally:
             process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
-def _wait_for(url: str) -> None:
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + START_TIMEOUT
     while not _answers(url):
+        if process.poll() is not None:
+            raise RuntimeError(f"it ended with {process.returncode}: {process.args}")
         if time.monotonic() > until:
             raise TimeoutError(url)
         time.sleep(0.2)

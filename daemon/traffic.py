@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from mlxd.engines.types import RequestOutput, Timing, Usage
+from mlxd.engines.types import RequestOutput, Timing
 
 # Seconds. A queue may be as long as a load takes, a first token as a long prompt.
 _WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -82,10 +82,10 @@ class Traffic:
         """Counts one answer of this model."""
         return AnswerTraffic(self, model)
 
-    def tokens(self, model: str, kind: str, count: int) -> None:
-        """So many more: `prompt`, `cached` or `completion`."""
+    def counter(self, model: str, kind: str) -> Counter:
+        """The series of a model's `prompt`, `cached` or `completion` tokens."""
         self._models.add(model)
-        self._tokens.labels(model, kind).inc(count)
+        return self._tokens.labels(model, kind)
 
     def timed(self, first_token_s: float | None, timing: Timing) -> None:
         """An answer is complete; `first_token_s` counts from the request's arrival."""
@@ -103,20 +103,21 @@ class Traffic:
 
 
 class AnswerTraffic:
-    """The tokens of one request's answers, counted as they come."""
+    """The tokens of one request's answers, counted as they come; its series are looked up once and not with each."""
 
     def __init__(self, traffic: Traffic, model: str) -> None:
-        self._traffic = traffic
-        self._model = model
-        self._counted: dict[int, Usage] = {}
+        self._completion = traffic.counter(model, "completion")
+        self._prompt = traffic.counter(model, "prompt")
+        self._cached = traffic.counter(model, "cached")
+        self._generated: dict[int, int] = {}
 
     def take(self, choice: int, output: RequestOutput, *, own_prompt: bool) -> int:
         """Count what is new, and give how many were generated; answers that share their prompt count it once."""
-        before, now = self._counted.get(choice, Usage(0)), output.usage
-        self._counted[choice] = now
-        generated = now.completion_tokens - before.completion_tokens
-        self._traffic.tokens(self._model, "completion", generated)
-        if own_prompt:
-            self._traffic.tokens(self._model, "prompt", now.prompt_tokens - before.prompt_tokens)
-            self._traffic.tokens(self._model, "cached", now.cached_tokens - before.cached_tokens)
+        now, before = output.usage, self._generated.get(choice)
+        self._generated[choice] = now.completion_tokens
+        generated = now.completion_tokens - (before or 0)
+        self._completion.inc(generated)
+        if before is None and own_prompt:
+            self._prompt.inc(now.prompt_tokens)
+            self._cached.inc(now.cached_tokens)
         return generated

@@ -33,10 +33,14 @@ class Admission:
         """Other limits from the next choice on."""
         self._config = self._config.with_limits(limits)
 
+    def is_full(self, running: int) -> bool:
+        """Whether none can start beside so many that run."""
+        return running >= self._config.max_running
+
     def next(self, waiting: Iterable[Sequence], running: Iterable[Sequence]) -> Sequence | None:
         """The sequence to start now, None when none should."""
         running = list(running)
-        if len(running) >= self._config.max_running:
+        if self.is_full(len(running)):
             return None
         prefilling = [sequence for sequence in running if sequence.state is RequestState.PREFILLING]
         if len(prefilling) >= self._config.prefill_batch:

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from msgspec import Struct
+
 from mlxd.engines.embedding_types import EncoderInput
 from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
@@ -56,8 +58,7 @@ class Admitted:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(Struct, frozen=True):
     """One decoded token of row `uid`; `is_end` for an end token, `is_last` when the row has left the batch."""
 
     uid: int
@@ -75,8 +76,7 @@ class RunnerStep:
     failed: tuple[tuple[int, Exception], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     """What became safe to show: text, reasoning and complete calls. False when there is nothing."""
 
     text: str = ""

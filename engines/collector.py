@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from mlxd.engines.merged_outputs import merged
 from mlxd.engines.types import RequestOutput
 
 
 class OutputCollector:
-    """Holds what one reader has not read yet, in as few outputs as its order allows. Used on the event loop only."""
+    """Holds what one reader has not read yet, and gives it in as few outputs as its order allows. Used on the event
+    loop only.
+    """
 
     def __init__(self) -> None:
         self._pending: deque[RequestOutput] = deque()
@@ -18,14 +21,14 @@ class OutputCollector:
         self.finished = False
 
     def put(self, item: RequestOutput | Exception) -> None:
-        """Add an output, merging it with the one before it if that can be, or the error that ends the stream."""
+        """Add an output, or the error that ends the stream."""
         if self.finished:
             return
         if isinstance(item, Exception):
             self._error = item
             self.finished = True
         else:
-            self._add(item)
+            self._pending.append(item)
             self.finished = item.finish_reason is not None
         self._ready.set()
 
@@ -33,14 +36,16 @@ class OutputCollector:
         """The next output; raises the error once everything before it was read."""
         await self._ready.wait()
         if self._pending:
-            output = self._pending.popleft()
+            output = self._next()
             if not self._pending and self._error is None:
                 self._ready.clear()
             return output
         assert self._error is not None, "the event is set only with an output or an error"
         raise self._error
 
-    def _add(self, output: RequestOutput) -> None:
-        if self._pending and self._pending[-1].may_take(output):
-            output = RequestOutput.joined((self._pending.pop(), output))
-        self._pending.append(output)
+    def _next(self) -> RequestOutput:
+        if len(self._pending) == 1:
+            return self._pending.popleft()
+        first, *rest = merged(self._pending)
+        self._pending = deque(rest)
+        return first

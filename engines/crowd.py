@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class Crowd:
@@ -16,21 +14,22 @@ class Crowd:
         self._arrivals = 0
         self._closed = False
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Count as a user of MLX meanwhile."""
+    def entered(self) -> Crowd:
+        """Count as a user of MLX inside this context."""
+        return self
+
+    def __enter__(self) -> None:
         with self._changed:
             while self._closed:
                 self._changed.wait()
             self._present += 1
             self._arrivals += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._present -= 1
-                if self._present == 0:
-                    self._changed.notify_all()
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._present -= 1
+            if self._present == 0:
+                self._changed.notify_all()
 
     def close(self, timeout: float) -> bool:
         """Let nobody enter until `open`, its twin; whether all have left within `timeout` seconds. Blocks."""

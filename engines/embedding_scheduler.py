@@ -50,6 +50,11 @@ class EmbeddingScheduler:
         return any(work.awaits is None for work in self._queue)
 
     @property
+    def takes_its_time(self) -> bool:
+        """Every step is a batch of whole inputs."""
+        return True
+
+    @property
     def running(self) -> int:
         """Requests that have begun."""
         return sum(work.started for work in self._queue)

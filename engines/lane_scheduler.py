@@ -28,6 +28,10 @@ class LaneScheduler(Protocol):
     def has_work(self) -> bool: ...
 
     @property
+    def takes_its_time(self) -> bool:
+        """Whether the next step may do more than make a token for each of those that run."""
+
+    @property
     def running(self) -> int: ...
 
     @property

@@ -17,6 +17,7 @@ import structlog
 from mlxd.engines.backend import Backend
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.errors import EngineDead, LoadError, LoadFailure
+from mlxd.engines.handover import Handover
 from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.lane_scheduler import LaneScheduler, LoadedRunner
 from mlxd.engines.load_watch import LoadWatch
@@ -78,6 +79,7 @@ class EngineLoop(ABC, Generic[R, S]):
         self._config = config
         self._inbox = inbox
         self._post = post
+        self._handover = Handover(post)
         self._memory = memory
         self._step_lock = step_lock
         self._turns = turns
@@ -191,6 +193,8 @@ class EngineLoop(ABC, Generic[R, S]):
                 self._note(scheduler)
                 return
             self._work()
+            if scheduler.takes_its_time:
+                self._handover.flush()
             with self._step_lock, self._crowd.entered():
                 result = scheduler.step()
             self._note(scheduler)
@@ -205,6 +209,7 @@ class EngineLoop(ABC, Generic[R, S]):
         while True:
             was_idle = not scheduler.has_work
             if was_idle:
+                self._handover.flush()
                 self._settle(scheduler)
                 self._note(scheduler, now=True)  # what it waits for may be for long
             message = self._next_message(idle=was_idle)
@@ -292,7 +297,7 @@ class EngineLoop(ABC, Generic[R, S]):
     def _publish(self, result: StepResult) -> None:
         if result:
             note_ends(self._config.name, result.deliveries)
-            self._post(result)
+            self._handover.put(result)
 
     def _note(self, scheduler: S, *, now: bool = False) -> None:
         moment = self._clock()

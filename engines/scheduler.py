@@ -80,6 +80,13 @@ class Scheduler:
         return bool(self._running) or (first is not None and first.can_start)
 
     @property
+    def takes_its_time(self) -> bool:
+        """Whether the next step may do more than make a token for each of those that run: prompts."""
+        if self._waiting and not self._admission.is_full(len(self._running)):
+            return True
+        return any(sequence.state is RequestState.PREFILLING for sequence in self._running.values())
+
+    @property
     def running(self) -> int:
         return len(self._running)
 

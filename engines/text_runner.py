@@ -18,7 +18,7 @@ from mlxd.engines.row_group import GroupStep, Row, RowGroup
 from mlxd.engines.runner_base import Measures, RunnerBase, faults
 from mlxd.engines.sampling import row_options
 from mlxd.engines.token_arrays import image_boundary, token_array
-from mlxd.engines.types import EngineConfig
+from mlxd.engines.types import EngineConfig, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,7 @@ class TextRunner(RunnerBase):
         del self._model
 
     def _events(self, step: GroupStep) -> Iterable[TokenEvent]:
-        wanted = [(row, response) for row, response in step.tokens if row.logprobs is not None]
-        logprobs = batch_logprobs(
-            [response.logprobs for _, response in wanted],
-            [response.token for _, response in wanted],
-            [row.logprobs or 0 for row, _ in wanted],
-        )
-        by_uid = {row.uid: one for (row, _), one in zip(wanted, logprobs, strict=True)}
+        by_uid = self._logprobs(step) if any(row.logprobs is not None for row, _ in step.tokens) else {}
         for row, response in step.tokens:
             if response.finish_reason is not None:
                 self._keep(row, response.prompt_cache, response.all_tokens)
@@ -162,6 +156,17 @@ class TextRunner(RunnerBase):
                 is_last=response.finish_reason is not None,
                 logprobs=by_uid.get(row.uid),
             )
+
+    @staticmethod
+    def _logprobs(step: GroupStep) -> dict[int, TokenLogprobs]:
+        """Of the rows that want them."""
+        wanted = [(row, response) for row, response in step.tokens if row.logprobs is not None]
+        logprobs = batch_logprobs(
+            [response.logprobs for _, response in wanted],
+            [response.token for _, response in wanted],
+            [row.logprobs or 0 for row, _ in wanted],
+        )
+        return {row.uid: one for (row, _), one in zip(wanted, logprobs, strict=True)}
 
     def _paced_steps(self, prefilling: int) -> list[GroupStep]:
         """A step of each group in which prompts prefill too: their chunk is sized, and its speed measured."""

@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, structs
+
 from mlxd.engines.embedding_types import EncoderInfo
 from mlxd.engines.prompt_images import PromptImages
 
@@ -118,8 +120,7 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Tokens of one request. `completion_tokens` counts an end token, which has no text."""
 
     prompt_tokens: int
@@ -127,8 +128,7 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Seconds, from the request's arrival at its engine; None until it happened."""
 
     prefill_s: float | None = None
@@ -136,8 +136,7 @@ class Timing:
     decode_tps: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(Struct, frozen=True):
     """New text since the last output of this request; the last one has a `finish_reason` and the timing.
 
     `reasoning` is text that the model thought before it answered, `tool_calls` are calls that became complete, and
@@ -156,16 +155,10 @@ class RequestOutput:
     logprobs: tuple[TokenLogprobs, ...] = ()
     stop: str | None = None
 
-    def may_take(self, later: RequestOutput) -> bool:
-        """Whether the next output can be joined to this one with all parts left in their order."""
-        if self.tool_calls:
-            return not (later.text or later.reasoning)
-        return not (self.text and later.reasoning)
-
     @staticmethod
     def joined(pieces: Sequence[RequestOutput]) -> RequestOutput:
         """Successive outputs of one request as one; at least one."""
-        return replace(
+        return structs.replace(
             pieces[-1],
             text="".join(piece.text for piece in pieces),
             reasoning="".join(piece.reasoning for piece in pieces),

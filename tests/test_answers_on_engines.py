@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from answer_models import TOOLS
 from engine_harness import GREEDY, collect, engine_on, lane_pool
+from msgspec import structs
 from tiny_models import ANSWER_MARKERS, TOOL_TEMPLATE, build_reciting_model
 
 from mlxd.engines.core import EngineCore
@@ -40,7 +41,7 @@ def asks(engine: EngineCore, chat: ChatFormat | None, thinks: bool = True) -> Re
 
 def merged(outputs: list[RequestOutput]) -> RequestOutput:
     def merge(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-        return replace(
+        return structs.replace(
             second,
             text=first.text + second.text,
             reasoning=first.reasoning + second.reasoning,

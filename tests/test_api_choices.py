@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from api_calls import CHAT, TEXT, answered, client_of, hello, refusal, until, within
 from api_fakes import HELLO, events, last, piece, post, serving
+from msgspec import structs
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -20,7 +21,7 @@ from mlxd.registry.names import Resolved
 
 
 def counted(text, completion=3, cached=4, prompt=6, **fields):
-    return replace(last(text), usage=Usage(prompt, completion, cached), **fields)
+    return structs.replace(last(text), usage=Usage(prompt, completion, cached), **fields)
 
 
 async def test_n_answers_are_choices_of_one_answer_with_one_usage():

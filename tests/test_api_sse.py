@@ -1,7 +1,7 @@
-"""Streams: heartbeats, the moment the status goes out, and clients that leave."""
+"""Streams: signs of life, the moment the status goes out, and clients that leave."""
 
 import asyncio
-from contextlib import aclosing
+from contextlib import suppress
 
 import pytest
 from aiohttp import web
@@ -10,126 +10,7 @@ from api_fakes import answer_head, events, listening, raw
 from mlxd.daemon.api import sse
 from mlxd.daemon.api.failed_attempts import ATTEMPTS, FailedAttempts
 from mlxd.daemon.api.openai.answer import DONE
-from mlxd.daemon.api.sse import HEARTBEAT, EventStream, frame, with_heartbeat
-
-
-class Source:
-    """An async generator that gives what the test feeds, and tells when it is closed."""
-
-    def __init__(self):
-        self.items = asyncio.Queue()
-        self.asked = asyncio.Event()
-        self.closed = asyncio.Event()
-        self.tasks = set()
-
-    async def read(self):
-        try:
-            while True:
-                self.tasks.add(asyncio.current_task())
-                self.asked.set()
-                item = await self.items.get()
-                if item is None:
-                    return
-                if isinstance(item, Exception):
-                    raise item
-                yield item
-        finally:
-            await asyncio.sleep(0)  # what a source awaits in its finally is awaited
-            self.closed.set()
-
-    def feed(self, *items):
-        for item in items:
-            self.items.put_nowait(item)
-
-
-async def test_items_pass_in_order_and_the_source_is_closed_at_the_end():
-    source = Source()
-    source.feed(1, 2, 3, None)
-    assert [item async for item in with_heartbeat(source.read(), 10)] == [1, 2, 3]
-    assert source.closed.is_set()
-
-
-async def test_a_silence_is_filled_with_heartbeats_and_loses_nothing():
-    source = Source()
-    async with aclosing(with_heartbeat(source.read(), 0.005)) as items:
-        assert [await anext(items) for _ in range(3)] == [HEARTBEAT] * 3
-        source.feed("x")
-        while (item := await anext(items)) is HEARTBEAT:
-            pass
-        assert item == "x"
-        assert await anext(items) is HEARTBEAT
-
-
-async def test_without_an_interval_there_are_no_heartbeats():
-    source = Source()
-    async with aclosing(with_heartbeat(source.read(), None)) as items:
-        asking = asyncio.ensure_future(anext(items))
-        await source.asked.wait()
-        source.feed("x")
-        assert await asking == "x"
-
-
-async def test_an_error_of_the_source_comes_after_the_items_before_it():
-    source = Source()
-    source.feed(1, ValueError("broken"))
-    items = with_heartbeat(source.read(), 10)
-    assert await anext(items) == 1
-    with pytest.raises(ValueError, match="broken"):
-        await anext(items)
-    assert source.closed.is_set()
-
-
-async def test_a_timeout_error_of_the_source_is_no_heartbeat():
-    source = Source()
-    source.feed(TimeoutError("mine"))
-    with pytest.raises(TimeoutError, match="mine"):
-        await anext(with_heartbeat(source.read(), 10))
-
-
-async def test_the_source_runs_in_one_task_from_first_to_last():
-    source = Source()
-    source.feed(1, 2, 3, None)
-    _ = [item async for item in with_heartbeat(source.read(), 10)]
-    assert len(source.tasks) == 1
-    assert asyncio.current_task() not in source.tasks
-
-
-async def test_a_slow_reader_holds_the_source_back():
-    source = Source()
-    source.feed(*range(10))
-    async with aclosing(with_heartbeat(source.read(), 10)) as items:
-        await anext(items)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert source.items.qsize() >= 7
-
-
-@pytest.mark.parametrize("read", [0, 1])
-async def test_a_cancelled_reader_closes_the_source_and_leaves_no_task(read):
-    source, before = Source(), asyncio.all_tasks()
-    source.feed(*range(read))
-
-    async def consume():
-        async with aclosing(with_heartbeat(source.read(), 10)) as items:
-            async for _ in items:
-                source.asked.clear()
-
-    reader = asyncio.create_task(consume())
-    await source.asked.wait()
-    reader.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reader
-    assert source.closed.is_set()
-    assert asyncio.all_tasks() == before
-
-
-async def test_a_reader_that_stops_early_closes_a_source_that_has_an_item_ready():
-    source, before = Source(), asyncio.all_tasks()
-    source.feed(1, 2, 3)
-    async with aclosing(with_heartbeat(source.read(), 10)) as items:
-        await anext(items)
-    assert source.closed.is_set()
-    assert asyncio.all_tasks() == before
+from mlxd.daemon.api.sse import EventStream, comment, frame, kept_alive
 
 
 def test_an_event_is_framed_as_one_block():
@@ -174,27 +55,129 @@ async def test_the_status_goes_out_with_the_first_event_and_not_before():
     assert body.endswith(DONE.decode())
 
 
-async def test_a_client_that_left_ends_the_handler_and_its_source():
-    source, ended = Source(), asyncio.Event()
-    source.feed({"n": 1})
+class Beats:
+    """Signs of life, numbered; a test waits for them."""
+
+    def __init__(self):
+        self.made = asyncio.Queue()
+        self._number = 0
+
+    def __call__(self):
+        self._number += 1
+        self.made.put_nowait(self._number)
+        return comment(f"beat {self._number}")
+
+
+async def test_a_silence_is_filled_before_the_first_byte_and_after_it():
+    beats, go = Beats(), asyncio.Event()
+
+    async def handler(request):
+        stream = EventStream(request)
+        async with kept_alive(stream, 0.005, beats):
+            await go.wait()
+            await stream.write(b"data: 1\n\n")
+            while not beats.made.empty():
+                beats.made.get_nowait()
+            await beats.made.get()
+            await stream.write(b"data: 2\n\n")
+        return stream.response
+
+    async with serve(handler) as port:
+        reader, writer = await raw(port, "GET / HTTP/1.0")
+        await beats.made.get()
+        status, _ = await answer_head(reader)
+        go.set()
+        body = (await reader.read()).decode()
+        writer.close()
+    assert status == 200
+    before, between = body.split("data: 1\n\n")
+    assert before.startswith(": beat 1\n\n")
+    assert between.startswith(": beat ")
+    assert between.endswith("data: 2\n\n")
+
+
+async def test_a_stream_that_writes_has_no_beats_and_leaves_no_task():
+    beats, before = Beats(), None
+
+    async def handler(request):
+        nonlocal before
+        before = asyncio.all_tasks()
+        stream = EventStream(request)
+        async with kept_alive(stream, 0.2, beats):
+            for _ in range(100):
+                await stream.write(b"data: 1\n\n")
+                await asyncio.sleep(0.005)  # all of it lasts more than twice as long as a silence
+        assert asyncio.all_tasks() == before
+        return stream.response
+
+    async with serve(handler) as port:
+        reader, writer = await raw(port, "GET / HTTP/1.0")
+        body = await reader.read()
+        writer.close()
+    assert body.count(b"data: 1") == 100
+    assert beats.made.empty()
+
+
+async def test_without_an_interval_there_is_no_task():
+    async def handler(request):
+        stream, before = EventStream(request), asyncio.all_tasks()
+        async with kept_alive(stream, None, lambda: b"never"):
+            assert asyncio.all_tasks() == before
+            await stream.write(b"data: 1\n\n")
+        return stream.response
+
+    async with serve(handler) as port:
+        reader, writer = await raw(port, "GET / HTTP/1.0")
+        assert (await reader.read()).endswith(b"\r\n\r\ndata: 1\n\n")
+        writer.close()
+
+
+async def test_what_goes_wrong_inside_is_raised_and_a_beat_that_fails_too():
+    outcomes = asyncio.Queue()
+
+    async def handler(request):
+        stream = EventStream(request)
+        with suppress(ValueError):
+            async with kept_alive(stream, 10, lambda: b""):
+                raise ValueError("broken")
+        outcomes.put_nowait("raised")
+        with suppress(ZeroDivisionError):
+            async with kept_alive(stream, 0.001, lambda: b"%d" % (1 // 0)):
+                await asyncio.sleep(0.05)
+        outcomes.put_nowait("raised too")
+        await stream.write(b"data: 1\n\n")
+        return stream.response
+
+    async with serve(handler) as port:
+        reader, writer = await raw(port, "GET / HTTP/1.0")
+        assert (await reader.read()).endswith(b"data: 1\n\n")
+        writer.close()
+    assert [outcomes.get_nowait(), outcomes.get_nowait()] == ["raised", "raised too"]
+
+
+async def test_a_client_that_left_ends_a_handler_that_is_silent():
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     async def handler(request):
         stream = EventStream(request)
         try:
-            async with aclosing(with_heartbeat(source.read(), 10)) as items:
-                async for item in items:
-                    await stream.send([item])
+            async with kept_alive(stream, 0.01, lambda: b": beat\n\n"):
+                begun.set()
+                await asyncio.Event().wait()
         finally:
             ended.set()
         return stream.response
 
+    before = asyncio.all_tasks()
     async with serve(handler) as port:
         reader, writer = await raw(port, "GET / HTTP/1.1\nHost: x")
         await answer_head(reader)
+        await begun.wait()
         writer.transport.abort()
         async with asyncio.timeout(5):
             await ended.wait()
-        assert source.closed.is_set()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
 
 
 @pytest.mark.parametrize("size", [100_000, 16_300, 13_888, 1_000])

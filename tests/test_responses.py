@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import aiohttp
@@ -10,6 +9,7 @@ import openai
 import pytest
 from api_calls import QUICK, client_of, within
 from api_fakes import last, piece, serving
+from msgspec.structs import replace
 from openai.types.responses import Response, ResponseStreamEvent
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import TypeAdapter

@@ -11,6 +11,7 @@ import openai
 import pytest
 from api_calls import QUICK, client_of, until, within
 from api_fakes import last, piece, post, serving
+from msgspec import structs
 from openai.types.responses import Response
 from openai.types.responses.response_item_list import ResponseItemList
 from responses_calls import RESPONSES, TOOL, call, give, giving, made, read, streamed, streaming, user, wanted
@@ -51,7 +52,11 @@ async def test_a_turn_goes_on_from_all_turns_before_it_but_not_from_their_instru
 
 
 async def test_the_results_of_calls_go_on_from_the_response_that_made_them():
-    script = [replace(piece(""), reasoning="Hm"), piece("I look."), replace(last(""), tool_calls=(CALL,))]
+    script = [
+        structs.replace(piece(""), reasoning="Hm"),
+        piece("I look."),
+        structs.replace(last(""), tool_calls=(CALL,)),
+    ]
     async with serving() as served:
         first = await made(served, *script, tools=[TOOL], input="weather?")
         result = {"type": "function_call_output", "call_id": first["output"][2]["call_id"], "output": "sunny"}
@@ -66,7 +71,7 @@ async def test_the_results_of_calls_go_on_from_the_response_that_made_them():
 
 
 async def test_what_is_said_after_a_call_does_not_part_it_from_its_result():
-    script = [replace(piece("a"), tool_calls=(CALL,)), last("b")]
+    script = [structs.replace(piece("a"), tool_calls=(CALL,)), last("b")]
     async with serving() as served:
         first = await made(served, *script, tools=[TOOL])
         result = {"type": "function_call_output", "call_id": "call9xyz1", "output": "sunny"}
@@ -87,7 +92,7 @@ async def test_a_response_may_be_asked_to_go_on_without_more_input():
 
 async def test_a_reference_stands_for_an_item_of_a_kept_response():
     async with serving() as served:
-        first = await made(served, replace(last("Hm."), tool_calls=(CALL,)), tools=[TOOL])
+        first = await made(served, structs.replace(last("Hm."), tool_calls=(CALL,)), tools=[TOOL])
         message, made_call = first["output"]
         result = {"type": "function_call_output", "call_id": made_call["call_id"], "output": "sunny"}
         references = [{"id": message["id"]}, {"type": "item_reference", "id": made_call["id"]}]

@@ -53,6 +53,26 @@ def test_requests_start_in_order_and_wait_for_a_slot():
     assert not scheduler.has_work
 
 
+def test_a_step_takes_its_time_while_prompts_are_read_or_may_begin():
+    runner = FakeRunner()
+    scheduler = make(runner, config={"max_running": 2})
+    assert not scheduler.takes_its_time
+    scheduler.add(request("a", tokens=9), 0.0)
+    assert scheduler.takes_its_time  # it will start
+    decode, runner.step = runner.step, RunnerStep
+    scheduler.step()
+    assert scheduler.takes_its_time  # its prompt is not complete yet
+    runner.step = decode
+    scheduler.step()
+    assert not scheduler.takes_its_time
+    for name in "bc":
+        scheduler.add(request(name, tokens=9), 0.0)
+    assert scheduler.takes_its_time
+    scheduler.step()
+    assert scheduler.waiting == 1
+    assert not scheduler.takes_its_time  # nobody can start
+
+
 def test_a_failing_step_fails_only_what_was_running_and_the_batch_is_rebuilt():
     failures = iter([RuntimeError("metal says no")])
 

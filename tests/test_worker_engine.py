@@ -18,6 +18,7 @@ import psutil
 import pytest
 from embedding_harness import ask as ask_encoder
 from engine_harness import lane_pool
+from msgspec import structs
 from structlog.testing import capture_logs
 from tiny_encoders import build_encoder
 from tiny_models import build_tiny_model, cached
@@ -89,7 +90,7 @@ async def answer(engine: EngineCore, request: Request) -> RequestOutput:
     """The whole answer, without what differs from run to run."""
     async with engine.generate(request) as outputs:
         whole = RequestOutput.joined(await read(outputs))
-    return replace(whole, timing=Timing())
+    return structs.replace(whole, timing=Timing())
 
 
 async def closed(engine: EngineCore | EmbeddingEngine) -> None:

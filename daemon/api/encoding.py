@@ -124,7 +124,7 @@ async def encode(services: Services, caller: Caller, task: Task) -> Encoded:
         except Interrupted:
             return Encoded(None, None, queue_s, load_s)
         output = await _run(lease.engine, live, request, task, held)
-        services.metrics.traffic.tokens(name, "prompt", output.prompt_tokens)
+        services.metrics.traffic.counter(name, "prompt").inc(output.prompt_tokens)
         return Encoded(lease.engine.info.encoder, output, queue_s, load_s)
 
 

@@ -1,17 +1,15 @@
-"""Server-sent events: framing, heartbeats for streams that wait, and what happens when the client is gone."""
+"""Server-sent events: framing, signs of life for streams that wait, and what happens when the client is gone."""
 
 from __future__ import annotations
 
 import asyncio
-import enum
-from collections.abc import AsyncGenerator, Iterable
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
-
-T = TypeVar("T")
 
 # Seconds for which a client may leave a full socket unread before it counts as gone.
 WRITE_TIMEOUT = 120.0
@@ -20,15 +18,6 @@ WRITE_TIMEOUT = 120.0
 _NEVER_WAITS = 16_384
 
 SSE = "text/event-stream; charset=utf-8"
-
-
-class Heartbeat(enum.Enum):
-    """Stands in a stream for a silence of one interval."""
-
-    BEAT = enum.auto()
-
-
-HEARTBEAT: Final = Heartbeat.BEAT
 
 
 def frame(event: Any) -> bytes:
@@ -57,6 +46,9 @@ class EventStream:
 
     def __init__(self, request: web.Request, content_type: str = SSE) -> None:
         self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._last_write = self._loop.time()
+        self._writing = False
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": content_type,
@@ -70,6 +62,13 @@ class EventStream:
         """Whether the status line is out, so that an error can no longer be an HTTP error."""
         return self.response.prepared
 
+    @property
+    def quiet_since(self) -> float:
+        """When anything was written last, or this was made; never longer ago than now while a write waits for its
+        client. On the event loop's clock.
+        """
+        return self._loop.time() if self._writing else self._last_write
+
     async def send(self, events: Iterable[Any]) -> None:
         """Send events as JSON, in one write."""
         await self.write(b"".join(frame(event) for event in events))
@@ -80,12 +79,14 @@ class EventStream:
 
     async def write(self, data: bytes) -> None:
         """Send what is framed already."""
+        self._last_write = self._loop.time()
         if not self.started:
-            await self.response.prepare(self._request)
+            await self.response.prepare(self._request)  # suspends nowhere, so that no other write comes between
         transport = self._request.transport
         if transport is not None and transport.get_write_buffer_size() == 0 and len(data) < _NEVER_WAITS:
             await self.response.write(data)
             return
+        self._writing = True
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
                 await self.response.write(data)
@@ -93,86 +94,37 @@ class EventStream:
             if transport is not None:
                 transport.abort()
             raise ConnectionResetError("the client does not read its stream") from None
+        finally:
+            self._writing = False
 
 
-class _Slot(Generic[T]):
-    """Hands items from one task to another, one at a time; `beat` turns True when none came for an interval."""
+@asynccontextmanager
+async def kept_alive(stream: EventStream, interval: float | None, beat: Callable[[], bytes]) -> AsyncIterator[None]:
+    """While inside, write what `beat` gives whenever nothing was written for `interval` seconds (None for never).
 
-    def __init__(self, interval: float | None) -> None:
-        self.changed = asyncio.Event()
-        self.beat = False
-        self._taken = asyncio.Event()
-        self._items: list[T] = []
-        self._interval = interval
-        self._loop = asyncio.get_running_loop()
-        self._quiet_since = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
-        self._arm()
-
-    async def put(self, item: T) -> None:
-        self._taken.clear()
-        self._items.append(item)
-        self.changed.set()
-        await self._taken.wait()
-
-    def take(self) -> list[T]:
-        items, self._items = self._items, []
-        self.beat = False
-        self._quiet_since = self._loop.time()
-        self.changed.clear()
-        self._taken.set()
-        return items
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _arm(self) -> None:
-        # one timer that is moved when it fires, not with every item
-        if self._interval is not None:
-            self._timer = self._loop.call_at(self._quiet_since + self._interval, self._look)
-
-    def _look(self) -> None:
-        assert self._interval is not None, "there is a timer only with an interval"
-        if self._loop.time() >= self._quiet_since + self._interval:
-            self.beat = True
-            self._quiet_since = self._loop.time()
-            self.changed.set()
-        self._arm()
-
-
-async def with_heartbeat(
-    source: AsyncGenerator[T, None], interval: float | None
-) -> AsyncGenerator[T | Heartbeat, None]:
-    """The items of `source`, and a HEARTBEAT whenever none has come for `interval` seconds (None for never).
-
-    `source` runs in one task of its own from first to last, and waits until an item is taken. Closing this
-    generator ends that task and closes `source`.
+    It is a task beside the stream, woken once an interval: what is written pays nothing for it.
     """
-    slot = _Slot[T](interval)
-    pump = asyncio.create_task(_pump(source, slot))
-    pump.add_done_callback(lambda _: slot.changed.set())
+    beats = asyncio.create_task(_beats(stream, interval, beat)) if interval is not None else None
     try:
-        while not pump.done() or slot.changed.is_set():
-            await slot.changed.wait()
-            beat = slot.beat
-            items = slot.take()
-            for item in items:
-                yield item
-            if beat and not items:
-                yield HEARTBEAT
-        await pump
+        yield
     finally:
-        slot.close()
-        pump.cancel()
-        await asyncio.wait({pump})
-        if not pump.cancelled():
-            pump.exception()  # seen, even if the reader left before it could be raised
+        if beats is not None:
+            beats.cancel()
+            await asyncio.wait({beats})
+    if beats is not None and not beats.cancelled():
+        beats.result()
 
 
-async def _pump(source: AsyncGenerator[T, None], slot: _Slot[T]) -> None:
-    try:
-        async for item in source:
-            await slot.put(item)
-    finally:
-        await source.aclose()
+async def _beats(stream: EventStream, interval: float, beat: Callable[[], bytes]) -> None:
+    loop = asyncio.get_running_loop()
+    due = loop.time() + interval
+    # a client that is gone ends the handler: see `handler_cancellation`
+    with suppress(ConnectionResetError):
+        while True:
+            await asyncio.sleep(due - loop.time())
+            due = stream.quiet_since + interval
+            if due > loop.time():
+                continue
+            if data := beat():
+                await stream.write(data)
+            due = loop.time() + interval

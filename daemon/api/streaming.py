@@ -13,7 +13,7 @@ from mlxd.daemon.api.inference import Inference
 from mlxd.daemon.api.interleave import Indexed
 from mlxd.daemon.api.middleware import request_id_of
 from mlxd.daemon.api.services import services_of
-from mlxd.daemon.api.sse import SSE, EventStream, Heartbeat, with_heartbeat
+from mlxd.daemon.api.sse import SSE, EventStream, kept_alive
 from mlxd.engines.types import RequestOutput
 
 log = structlog.stdlib.get_logger(__name__)
@@ -61,9 +61,12 @@ async def collect(inference: Inference) -> list[Indexed]:
 
 
 async def _send_all(stream: EventStream, inference: Inference, writer: StreamWriter, interval: float | None) -> None:
-    async with aclosing(with_heartbeat(inference.outputs(), interval)) as outputs:
-        async for item in outputs:
-            data = writer.beat(inference.progress()) if isinstance(item, Heartbeat) else writer.write(*item)
+    async with (
+        kept_alive(stream, interval, lambda: writer.beat(inference.progress())),
+        aclosing(inference.outputs()) as outputs,
+    ):
+        async for choice, output in outputs:
+            data = writer.write(choice, output)
             if data:
                 await stream.write(data)
     await stream.write(writer.end())
