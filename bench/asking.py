@@ -159,10 +159,11 @@ class Streams:
     """Answers that decode in the background while something else is measured; entered once each has its first text.
 
     Raises RuntimeError on leaving when one of them came to its end meanwhile, so that nothing is measured beside
-    nothing.
+    nothing, unless they `may_end`.
     """
 
-    def __init__(self, server: Server, prompts: Sequence[str], max_tokens: int) -> None:
+    def __init__(self, server: Server, prompts: Sequence[str], max_tokens: int, *, may_end: bool = False) -> None:
+        self._may_end = may_end
         self._server = server
         self._bodies = [body_of(server, prompt, max_tokens) for prompt in prompts]
         self._readers: list[_Reader] = []
@@ -187,7 +188,7 @@ class Streams:
         for reader in self._readers:
             reader.leave()
         await asyncio.gather(*[reader.done for reader in self._readers])
-        if ended and kind is None:
+        if ended and kind is None and not self._may_end:
             raise RuntimeError(f"{self._server.name}: a stream was too short for what was measured beside it")
 
     def longest_gap(self, start: float, end: float) -> float:
