@@ -27,8 +27,7 @@ async def startup(report: Report, folder: Path) -> None:
     empty = folder / "empty"
     empty.mkdir()
     ready = [_ready(empty) for _ in range(runs)]
-    what = "start to ready, the second start for OpenBLAS included"
-    report.add(Figure(what, "mlxd", "s", ready, aim=at_most(0.5)))
+    report.add(Figure("start to ready", "mlxd", "s", ready, aim=at_most(0.5)))
     report.add(Figure("mlxd --help", "mlxd", "s", [_command("--help") for _ in range(runs)], aim=at_most(0.2)))
     with mlxd(model_path("micro"), folder) as server:
         shown = [_command("ps", "--url", server.url) for _ in range(runs)]

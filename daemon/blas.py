@@ -1,7 +1,4 @@
-"""Preloads a fast BLAS on Linux, where MLX's CPU wheel carries the slow reference one.
-
-A library can come before another only when the process starts, so the daemon starts itself once more.
-"""
+"""Chooses a fast BLAS on Linux, where MLX's CPU wheel carries the slow reference one."""
 
 from __future__ import annotations
 
@@ -10,16 +7,14 @@ import importlib.metadata
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.settings import Settings
-
-GUARD = "MLXD_BLAS_REEXEC"
-"""Set in the environment of the second start, so that there is never a third."""
+from mlxd.engines.blas_preload import VARIABLE
 
 _PRELOAD = "LD_PRELOAD"
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -44,16 +39,20 @@ _INSTALL = (
 
 @dataclass(frozen=True, slots=True)
 class BlasPlan:
-    """What to preload, and whether that takes another start; `environ` is then the whole environment.
+    """The library that MLX computes with, and the variables that say so to `preload_blas`, here and in children.
 
     `slow` when MLX will compute with the reference BLAS although nobody asked for it.
     """
 
     library: Path | None
-    reexec: bool
     note: str
-    environ: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
     slow: bool = False
+
+    def announce(self, environ: MutableMapping[str, str]) -> None:
+        """Have this environment say so, whatever it said before."""
+        environ.pop(VARIABLE, None)
+        environ.update(self.variables)
 
 
 class BlasFinder(Protocol):
@@ -73,66 +72,40 @@ class BlasFinder(Protocol):
 
 
 def plan_blas(settings: Settings, environ: Mapping[str, str], platform: str, finder: BlasFinder) -> BlasPlan:
-    """Decide what to preload; `platform` is `sys.platform`. Raises ConfigError for a path that is no library.
+    """Decide what to load before MLX; `platform` is `sys.platform`. Raises ConfigError for a path that is no library.
 
     1. "off", not Linux, or a GPU backend: nothing.
-    2. A configured path must be a library; "auto" looks for one.
-    3. Nothing found, already preloaded, or already started again: go on as it is.
+    2. A configured path must be a library; "auto" takes what LD_PRELOAD has, or looks for one.
+    3. Nothing found: go on as it is.
     """
     wanted = settings.engine.blas
     if wanted == "off":
-        return BlasPlan(None, False, "engine.blas is off")
+        return BlasPlan(None, "engine.blas is off")
     if not platform.startswith("linux"):
-        return BlasPlan(None, False, "MLX has a fast BLAS of its own on this system")
+        return BlasPlan(None, "MLX has a fast BLAS of its own on this system")
     library = _checked(wanted, finder) if isinstance(wanted, Path) else None
     if finder.has_gpu_backend():
-        return BlasPlan(None, False, "MLX has a GPU backend, which needs no BLAS")
-    present = _preloaded(environ)
+        return BlasPlan(None, "MLX has a GPU backend, which needs no BLAS")
+    preloaded = _preloaded(environ)
+    if preloaded is not None and library in (None, preloaded):
+        return BlasPlan(preloaded, f"{preloaded} is preloaded")
+    library = library or finder.library()
     if library is None:
-        library = present or finder.library()
-    if library is None:
-        return BlasPlan(None, False, _INSTALL, slow=True)
-    if str(library) in _entries(environ):
-        return BlasPlan(library, False, f"{library} is preloaded")
-    if environ.get(GUARD):
-        note = f"{library} is not preloaded although the daemon was started again for it"
-        return BlasPlan(None, False, note, slow=True)
-    return BlasPlan(library, True, f"preloading {library}", _with_library(environ, library, finder.cores()))
-
-
-def reexec(plan: BlasPlan, argv: Sequence[str]) -> NoReturn:
-    """Replace this process by the same command with the library preloaded; `argv` is `sys.orig_argv`.
-
-    Only for a plan that asks for it, and before any thread, socket or lock exists. Raises OSError.
-    """
-    if not plan.reexec:
-        raise ValueError("the plan asks for no second start")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, *argv[1:]], dict(plan.environ))  # noqa: S606 - no shell is wanted
+        return BlasPlan(None, _INSTALL, slow=True)
+    variables = {_THREADS: environ.get(_THREADS) or str(finder.cores()), VARIABLE: str(library)}
+    return BlasPlan(library, f"MLX computes with {library}", variables)
 
 
 def _checked(library: Path, finder: BlasFinder) -> Path:
     if not finder.is_loadable(library):
         message = f'expected "auto", "off" or a shared library for this machine, got "{library}"'
         raise ConfigError(Problem(message, "engine.blas"))
-    if _SEPARATORS.search(str(library)):
-        message = f'expected a path without spaces and colons, which {_PRELOAD} cannot hold, got "{library}"'
-        raise ConfigError(Problem(message, "engine.blas"))
     return library
 
 
-def _entries(environ: Mapping[str, str]) -> list[str]:
-    return [entry for entry in _SEPARATORS.split(environ.get(_PRELOAD, "")) if entry]
-
-
 def _preloaded(environ: Mapping[str, str]) -> Path | None:
-    return next((Path(entry) for entry in _entries(environ) if "openblas" in Path(entry).name), None)
-
-
-def _with_library(environ: Mapping[str, str], library: Path, cores: int) -> dict[str, str]:
-    preload = ":".join([*_entries(environ), str(library)])
-    return {_THREADS: str(cores)} | dict(environ) | {_PRELOAD: preload, GUARD: "1"}
+    entries = _SEPARATORS.split(environ.get(_PRELOAD, ""))
+    return next((Path(entry) for entry in entries if "openblas" in Path(entry).name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +121,7 @@ class SystemBlas:
     def library(self) -> Path | None:
         """The first OpenBLAS in the usual folders, those with threads first; else what the loader knows."""
         for candidate in self._candidates():
-            if not _SEPARATORS.search(str(candidate)) and self.is_loadable(candidate):
+            if self.is_loadable(candidate):
                 return candidate
         known = ctypes.util.find_library("openblas")
         return Path(known) if known else None

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from mlxd.daemon.probe_choice import make_probe
+from mlxd.engines.blas_preload import preload_blas
 
 _SIDE = 4
 
@@ -43,6 +44,7 @@ def main() -> None:
     probe = make_probe(os.environ)
     importlib.import_module("mlxd.daemon.serve")
     report = _tell(reports, LibraryReport(probe.sample().bytes))
+    preload_blas()
     mx = importlib.import_module("mlx.core")
     report = _tell(reports, structs.replace(report, mlx=mx.__version__, device=mx.default_device().type.name))
     square = mx.ones((_SIDE, _SIDE))

@@ -15,7 +15,7 @@ _ADVICE = "the .socket unit needs ListenStream= and Accept=no"
 
 @dataclass(frozen=True, slots=True)
 class InheritedSockets:
-    """They take the place of those that the configuration names; until `keep` is called a second start keeps them."""
+    """They take the place of those that the configuration names; processes that this one starts do not have them."""
 
     tcp: tuple[socket.socket, ...] = ()
     unix: tuple[socket.socket, ...] = ()
@@ -28,11 +28,6 @@ class InheritedSockets:
         # whoever is reached from elsewhere needs keys, whatever else is listened on
         host = next((host for host in hosts if not is_loopback(host)), hosts[0])
         return {"host": host, "port": self.tcp[hosts.index(host)].getsockname()[1]}
-
-    def keep(self) -> None:
-        """Close them to processes that this one starts."""
-        for each in (*self.tcp, *self.unix):
-            each.set_inheritable(False)
 
 
 NO_SOCKETS = InheritedSockets()
@@ -58,6 +53,7 @@ def _adopted(descriptor: int) -> socket.socket:
     if found.type != socket.SOCK_STREAM or not listens or not _is_known(found):
         found.detach()
         raise _refused(descriptor, "does not listen for connections over TCP or a Unix socket")
+    found.set_inheritable(False)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 from msgspec import Struct
 
+from mlxd.engines.blas_preload import preload_blas
 from mlxd.engines.embedding_types import EncoderInput
 from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
@@ -250,9 +251,11 @@ BackendFactory = Callable[[], Backend]
 
 
 def mlx_backend(prefix_folder: Any = None, ceiling: Callable[[], int | None] = lambda: None) -> Backend:
-    """Import MLX and mlx-lm (seconds) and return the backend on them; models may keep prefixes in a PrefixFolder.
+    """Import MLX and mlx-lm (seconds), with the BLAS that was chosen, and return the backend on them; models may keep
+    prefixes in a PrefixFolder.
 
     `ceiling` gives the bytes that the process may use, None for no limit of ours.
     """
+    preload_blas()
     module = importlib.import_module("mlxd.engines.mlx_backend")
     return cast(Backend, module.MlxBackend(prefix_folder, ceiling))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from array import array
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from mlxd.engines.embedding import Embedding
 from mlxd.engines.embedding_loop import EmbeddingLoop
 from mlxd.engines.embedding_types import EmbeddingRequest
 from mlxd.engines.engine_base import EngineBase
 from mlxd.engines.errors import InputTooLong, InvalidRequest, PrefillMemoryExceeded
+from mlxd.engines.imported_later import later
 from mlxd.engines.transients import Transients
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = later("numpy")
 
 
 class EmbeddingEngine(EngineBase):

@@ -17,14 +17,19 @@ from concurrent.futures import Future
 from dataclasses import replace
 from decimal import Decimal
 from time import thread_time
-from typing import Any, TypeVar
-
-import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlxd.engines.errors import InvalidRequest
+from mlxd.engines.imported_later import later
 from mlxd.engines.tokenizer import GuideKeeper, Tokenizer
 from mlxd.engines.types import Guide, GuideKind
+
+if TYPE_CHECKING:
+    import llguidance
+    import numpy as np
+else:
+    llguidance = later("llguidance")
+    np = later("numpy")
 
 # Characters of a grammar, which has no descriptions any more, and of a guide as it comes. The deepest chains that
 # were found need 1 KB of stack for each character, and the slowest grammars a time that grows with the square.
@@ -72,7 +77,7 @@ class GuideCompiler:
             raise InvalidRequest("this model's answers have a format of their own, so they cannot be given another")
         self.end_tokens = frozenset(wrapper.eos_token_ids)
         self._tokenizer = _build_tokenizer(fast, sorted(self.end_tokens))
-        self._limits = LLParserLimits(
+        self._limits = llguidance.LLParserLimits(
             max_items_in_row=1000,
             initial_lexer_fuel=300_000,
             step_lexer_fuel=100_000,
@@ -82,17 +87,17 @@ class GuideCompiler:
             verbose_errors=False,
         )
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Guide, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[Guide, llguidance.LLMatcher] = OrderedDict()
 
     @property
     def vocab_size(self) -> int:
         """How many token ids a mask has."""
         return int(self._tokenizer.vocab_size)
 
-    def matcher(self, guide: Guide) -> LLMatcher:
+    def matcher(self, guide: Guide) -> llguidance.LLMatcher:
         """A matcher at the start of an answer, for one row. Raises InvalidRequest."""
         if guide.compiled is not None:
-            own: LLMatcher = guide.compiled.deep_copy()
+            own: llguidance.LLMatcher = guide.compiled.deep_copy()
             return own
         with self._lock:
             kept = self._kept.get(guide)
@@ -106,12 +111,12 @@ class GuideCompiler:
                 self._kept.popitem(last=False)
             return compiled.deep_copy()
 
-    def _compile(self, guide: Guide) -> LLMatcher:
+    def _compile(self, guide: Guide) -> llguidance.LLMatcher:
         _check_length(guide.text, MAX_GUIDE_CHARS)
         grammar = _grammar(guide)
         _check_length(grammar, MAX_GRAMMAR_CHARS)
         _check_divisors(grammar)
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         _raise_error(matcher)
         _try_out(matcher, self.end_tokens)
         return matcher
@@ -133,7 +138,7 @@ def guide_compiler(tokenizer: Tokenizer) -> GuideCompiler:
     return tokenizer.once(GuideCompiler, GuideCompiler)
 
 
-def _build_tokenizer(fast: Any, end_tokens: Sequence[int]) -> LLTokenizer:
+def _build_tokenizer(fast: Any, end_tokens: Sequence[int]) -> llguidance.LLTokenizer:
     known = [token for token in end_tokens if token < fast.get_vocab_size(with_added_tokens=True)]
     if not known:
         raise InvalidRequest("this model has no end token, so an answer of a given form could not end")
@@ -142,7 +147,7 @@ def _build_tokenizer(fast: Any, end_tokens: Sequence[int]) -> LLTokenizer:
     plain.no_padding()
     plain.no_truncation()
     try:
-        return LLTokenizer(plain.to_str(), eos_token=known)
+        return llguidance.LLTokenizer(plain.to_str(), eos_token=known)
     except ValueError as error:
         raise InvalidRequest(f"llguidance cannot read this model's tokenizer: {plain_reason(error)}") from error
 
@@ -164,7 +169,7 @@ def _grammar(guide: Guide) -> str:
 
 def regex_rule(text: str) -> str:
     """A regular expression as the right side of a rule. Raises ValueError."""
-    (grammar,) = json.loads(LLMatcher.grammar_from_regex(text))["grammars"]
+    (grammar,) = json.loads(llguidance.LLMatcher.grammar_from_regex(text))["grammars"]
     return str(grammar["lark_grammar"]).removeprefix("start:").strip()
 
 
@@ -173,7 +178,7 @@ def json_schema(text: str, item_separator: str = ",", key_separator: str = ":") 
 
     White space that is free would let a model write it without end.
     """
-    compact = LLMatcher.grammar_from_json_schema(
+    compact = llguidance.LLMatcher.grammar_from_json_schema(
         text,
         defaults={
             "whitespace_flexible": False,
@@ -227,7 +232,7 @@ def _check_length(text: str, most: int) -> None:
         raise InvalidRequest(f"it is {len(text)} characters long; at most {most} are taken")
 
 
-def _try_out(matcher: LLMatcher, end_tokens: frozenset[int]) -> None:
+def _try_out(matcher: llguidance.LLMatcher, end_tokens: frozenset[int]) -> None:
     """Follow a guide for a few tokens, in two ways. Raises InvalidRequest where it breaks."""
     pick, started = np.random.default_rng(0), thread_time()
     # low ids are short texts: a bracket alone leaves everything open
@@ -237,7 +242,7 @@ def _try_out(matcher: LLMatcher, end_tokens: frozenset[int]) -> None:
         raise InvalidRequest("it takes too long to find the tokens that it allows; make it less ambiguous")
 
 
-def _follow(matcher: LLMatcher, end_tokens: frozenset[int], choose: Callable[[Any], Any]) -> None:
+def _follow(matcher: llguidance.LLMatcher, end_tokens: frozenset[int], choose: Callable[[Any], Any]) -> None:
     for _ in range(TRIAL_TOKENS):
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         _raise_error(matcher)
@@ -251,7 +256,7 @@ def _follow(matcher: LLMatcher, end_tokens: frozenset[int], choose: Callable[[An
         _raise_error(matcher)
 
 
-def _raise_error(matcher: LLMatcher) -> None:
+def _raise_error(matcher: llguidance.LLMatcher) -> None:
     if matcher.is_error():
         reason = plain_reason(matcher.get_error())
         raise InvalidRequest("it can have no answer" if reason.startswith("NoExtension") else reason)

@@ -16,11 +16,17 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
+
+from mlxd.engines.imported_later import later
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = later("numpy")
 
 # A name of 16 bytes in hexadecimal: of a model's folder, and of an entry in it.
 NAME = re.compile(r"[0-9a-f]{32}")

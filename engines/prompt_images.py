@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from mlxd.engines.imported_later import later
 from mlxd.engines.token_arrays import Tokens
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = later("numpy")
+
+Arrays: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 
 
 @dataclass(frozen=True, slots=True)

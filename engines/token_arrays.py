@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from mlxd.engines.imported_later import later
 
-Tokens = npt.NDArray[np.int32]
-Prompt = Sequence[int] | Tokens
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = later("numpy")
+
+
+Tokens: TypeAlias = "npt.NDArray[np.int32]"
+Prompt: TypeAlias = "Sequence[int] | Tokens"
 
 
 def token_array(tokens: Prompt) -> Tokens:

@@ -86,7 +86,6 @@ def test_sockets_of_the_manager_take_the_place_of_the_configured_ones_and_outliv
         unix.bind(str(path))
         unix.listen()
         variables = {"MLXD_SERVER__PORT": "1", "MLXD_SERVER__UNIX_SOCKET": str(own)}
-        # over a second start for a BLAS, where there is one
         with serving(tmp_path, [listener, unix], "--port", "2", **variables) as url:
             assert url == f"http://127.0.0.1:{port}"
             assert health(url) == "ok"

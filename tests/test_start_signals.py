@@ -65,7 +65,7 @@ def starting(folder: Path, **more: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @reads_proc
-def test_a_hangup_during_the_start_and_the_second_one_for_a_blas_ends_nothing(tmp_path):
+def test_a_hangup_during_the_start_ends_nothing(tmp_path):
     with starting(tmp_path) as process:
         sent, line = hang_up_until_ready(process)
         assert line.startswith("mlxd ready on ")

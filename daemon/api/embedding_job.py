@@ -6,14 +6,19 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from mlxd.daemon.api.encoding import Caller, Encoded, Encoder, Task, encode
 from mlxd.daemon.api.refusals import InvalidField, UnsupportedCapability
 from mlxd.daemon.api.services import Services
 from mlxd.engines.embedding_types import EncoderHead, EncoderInfo, EncoderInput
 from mlxd.engines.errors import InputTooLong
+from mlxd.engines.imported_later import later
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = later("numpy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,10 @@ def blas_plan(settings: Settings, finder: BlasFinder | None = None) -> BlasPlan 
 
 def trial_environ(plan: BlasPlan | ConfigError) -> Mapping[str, str]:
     """The environment that the daemon would run in."""
-    return plan.environ if isinstance(plan, BlasPlan) and plan.reexec else os.environ
+    environ = dict(os.environ)
+    if isinstance(plan, BlasPlan):
+        plan.announce(environ)
+    return environ
 
 
 def mlx_checks(trial: Trial, plan: BlasPlan | ConfigError) -> list[Check]:
@@ -99,7 +102,7 @@ def _blas(plan: BlasPlan | ConfigError) -> Check:
     if isinstance(plan, ConfigError):
         return GROUP.problem("blas", str(plan), 'name an OpenBLAS for this machine, or set engine.blas to "auto"')
     if not plan.slow:
-        return GROUP.ok("blas", plan.note if plan.library is None else f"the daemon computes with {plan.library}")
+        return GROUP.ok("blas", plan.note)
     found = f"MLX will compute with its slow reference BLAS: {plan.note}"
     return GROUP.warning("blas", found, "give it an OpenBLAS: matrix products are tens of times faster then")
 

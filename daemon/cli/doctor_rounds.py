@@ -41,7 +41,7 @@ GROUP_SECONDS = 30.0
 """What one step may take: beyond that, a disk or a network does not answer."""
 
 _ORDER = tuple(group.name for group in (MACHINE, MLX, MEMORY, CONFIG, ADDRESS, STATE, SERVICE, MODELS))
-_NO_PLAN: BlasPlan | ConfigError = BlasPlan(None, False, "it was not looked for")
+_NO_PLAN: BlasPlan | ConfigError = BlasPlan(None, "it was not looked for")
 
 _Found = TypeVar("_Found")
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from mlxd.daemon.cli.lean_start import lean_start
+
 
 @click.command(
     epilog="\b\nExample:\n  mlxd serve\n  mlxd serve --port 0 --models-dir ~/models\n"
@@ -35,10 +37,12 @@ def serve(
     Flags win over environment variables, those over the configuration file. --models-dir may be given several times.
     One line `mlxd ready on URL` appears on standard output once requests are served; the log goes to standard error.
     """
-    # stays so over the second start for a BLAS, until the daemon can reload
+    # until the daemon can reload
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     flags = {"host": host, "port": port, "models_dir": models_dir, "log_format": log_format, "log_level": log_level}
 
-    from mlxd.daemon.cli.starting import start
+    with lean_start():
+        from mlxd.daemon.cli.starting import configure
 
-    return start(flags, config)
+        begin = configure(flags, config)
+    return begin()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
+from mlxd.engines.imported_later import later
 from mlxd.engines.prompt_images import Arrays, PreparedImage, PromptImages
 from mlxd.engines.worker.forms import ArrayOutline, ImageOutline, ImagesOutline
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = later("numpy")
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,9 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from aiohttp import web
 from msgspec import UNSET
 
@@ -22,8 +20,15 @@ from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
 from mlxd.engines.embedding_types import EncoderHead, EncoderInfo, EncoderInput
 from mlxd.engines.errors import InputTooLong
+from mlxd.engines.imported_later import later
 
-Numbers = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+else:
+    np = later("numpy")
+
+Numbers: TypeAlias = "npt.NDArray[np.float64]"
 
 EXAMPLE = {
     "model": "minilm",
