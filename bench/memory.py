@@ -129,6 +129,7 @@ def stepped(runner: ModelRunner, waiting: set[int]) -> int:
     mx.reset_peak_memory()
     for event in runner.step().tokens:
         waiting.discard(event.uid)
+    runner.keep_finished()
     # the meter inside a step resets the counter too, at its beginning
     return max(height, mx.get_peak_memory())
 

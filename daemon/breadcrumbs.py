@@ -188,7 +188,7 @@ class Breadcrumbs:
     def _ready(self) -> tuple[ResidentModel, ...]:
         if self._registry is None:
             return ()
-        kinds = {name: self._registry.model(name).spec.kind for name in self._registry.names(State.READY)}
+        kinds = {name: self._registry.spec(name).kind for name in self._registry.names(State.READY)}
         return tuple(ResidentModel(name, str(kind)) for name, kind in kinds.items())
 
     def _log_unclean_end(self) -> None:

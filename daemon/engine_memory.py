@@ -11,21 +11,24 @@ from mlxd.registry.registry import ModelRegistry
 
 # Of the ceiling, what running sequences may never plan with: between two measurements they go on.
 CEILING_MARGIN = 1 / 32
+# Seconds for which a measurement serves several looks. A burst of prompts is looked at one by one, and measuring takes
+# most of a millisecond beside work; what has started in so short a time is in the books of what is promised.
+LOOK_AGE = 0.005
 
 
 def memory_share(guard: MemoryGuard) -> MemoryShare:
     """Prompts start below the soft limit, running sequences may grow half of the way from there to the ceiling.
 
-    Each look measures: an old reading does not know what has started since.
+    Looks measure, but for those that follow each other at once: an old reading does not know what has started since.
     """
 
     def headroom() -> int:
-        return guard.headroom(max_age=0.0)
+        return guard.headroom(LOOK_AGE)
 
     def growth_room() -> int:
         limits = guard.limits
         mark = min((limits.soft_bytes + limits.ceiling_bytes) // 2, int(limits.ceiling_bytes * (1 - CEILING_MARGIN)))
-        return mark - guard.reading(max_age=0.0).footprint.in_use
+        return mark - guard.reading(LOOK_AGE).footprint.in_use
 
     return MemoryShare(headroom, growth_room, lambda: guard.limits.soft_limit)
 

@@ -79,16 +79,11 @@ class Metrics:
             case "abort":
                 self._aborts.labels(decision.reason).inc()
 
-    def changed(self, model: ModelSnapshot) -> None:
-        """A model is not as it was."""
-        name = model.spec.name
-        if (
-            model.state == State.READY
-            and model.load_seconds is not None
-            and self._loaded_at.get(name) != model.loaded_at
-        ):
-            self._loaded_at[name] = model.loaded_at
-            self._loads.observe(model.load_seconds)
+    def changed(self, model: str, loaded: tuple[float, float] | None) -> None:
+        """A model is not as it was; `loaded` is the moment of its load, and the seconds of that, if it is ready."""
+        if loaded is not None and self._loaded_at.get(model) != loaded[0]:
+            self._loaded_at[model], seconds = loaded
+            self._loads.observe(seconds)
 
     def rung(self, rung: Rung) -> None:
         """Memory was short, and this was done for it."""

@@ -49,7 +49,7 @@ def connect_metrics(registry: ModelRegistry, running: RunningRequests, metrics: 
     def on_models(names: Names) -> None:
         for name in names:
             with contextlib.suppress(ModelRemoved):
-                metrics.changed(registry.model(name))
+                metrics.changed(name, registry.loaded(name))
 
     running.on_end = on_end
     registry.decisions.on_decision = on_decision

@@ -129,7 +129,7 @@ class FirstLoads:
 
     def _is_as_it_was(self, model: ResidentModel) -> bool:
         try:
-            spec = self.registry.model(model.name).spec
+            spec = self.registry.spec(model.name)
         except ModelRemoved:
             return False
         return spec.kind == model.kind and spec.problem is None

@@ -177,6 +177,13 @@ class ModelRunner(Protocol):
     def demand(self, more: RowNeed | None, chunk: int) -> int:
         """Bytes that the batch will take beyond what it holds, with one more row in it."""
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether there is something for `keep_finished`."""
+
+    def keep_finished(self) -> None:
+        """Keep the prefixes of rows that the last step ended; called when their readers have been told."""
+
     def retune(self, limits: EngineLimits) -> None:
         """Other prefill chunks from the next step on; every row goes on."""
 

@@ -50,6 +50,13 @@ class EmbeddingScheduler:
         return any(work.awaits is None for work in self._queue)
 
     @property
+    def has_finished(self) -> bool:
+        return False
+
+    def keep_finished(self) -> None:
+        """Nothing is kept."""
+
+    @property
     def takes_its_time(self) -> bool:
         """Every step is a batch of whole inputs."""
         return True

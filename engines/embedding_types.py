@@ -47,10 +47,11 @@ class EncoderInput:
 
 @dataclass(frozen=True)
 class EmbeddingRequest:
-    """Inputs that are answered together; at least one."""
+    """Inputs that are answered together; at least one. `alone` is as in a Request."""
 
     id: str
     inputs: tuple[EncoderInput, ...]
+    alone: bool = field(default=False, compare=False)
 
     @cached_property
     def prompt_tokens(self) -> int:

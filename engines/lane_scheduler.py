@@ -58,3 +58,10 @@ class LaneScheduler(Protocol):
     def statuses(self) -> tuple[RequestStatus, ...]: ...
 
     def step(self) -> StepResult: ...
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the last step has left something for `keep_finished`."""
+
+    def keep_finished(self) -> None:
+        """Keep the prefixes of what has ended; called when its readers have been told."""

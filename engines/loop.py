@@ -201,6 +201,9 @@ class EngineLoop(ABC, Generic[R, S]):
             self._publish(result)
             if result.dead is not None:
                 return
+            if scheduler.has_finished:
+                with self._step_lock, self._crowd.entered():
+                    scheduler.keep_finished()
             # its requests may hold large images, and the next message may be long in coming
             del result
 
@@ -218,7 +221,7 @@ class EngineLoop(ABC, Generic[R, S]):
             if isinstance(message, Close):
                 return message
             self._apply(scheduler, message)
-            if was_idle and isinstance(message, Add):
+            if was_idle and isinstance(message, Add) and not message.request.alone:
                 closing = self._gather_burst(scheduler)
                 if closing is not None:
                     return closing

@@ -2,7 +2,8 @@
 
 mlx-lm's `LRUPromptCache` does this with a tree of dictionaries, one for each token, whose search copies lists as
 long as what it passes, and it forgets by age since the insertion. Here an entry is one array of token ids; prompts
-are compared with all of them (30 µs for 20,000 tokens each), and the least recently used entry goes first.
+are compared with all that have their first tokens (30 µs for 20,000 tokens each), and the least recently used entry
+goes first.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class PrefixCache:
         self.max_bytes = max_bytes
         self._on_evict = on_evict
         self._entries: OrderedDict[int, PrefixEntry] = OrderedDict()
+        self._by_head: dict[bytes, OrderedDict[int, PrefixEntry]] = {}
         self._next_key = 0
         self._nbytes = 0
         self.changes = 0
@@ -86,8 +88,7 @@ class PrefixCache:
         key, length = self._find(token_array(prompt))
         if key is None:
             return None
-        self._entries.move_to_end(key)
-        entry = self._entries[key]
+        entry = self._use(key)
         # The arrays are shared: whoever changes its copy of the objects makes new arrays.
         layers = copy.deepcopy(entry.layers)
         trim_prompt_cache(layers, len(entry.tokens) - length)
@@ -105,10 +106,7 @@ class PrefixCache:
             return False
         entry = PrefixEntry(held, layers, sum(layer.nbytes for layer in layers))
         self._drop_covered_by(entry)
-        self._entries[self._next_key] = entry
-        self._next_key += 1
-        self._nbytes += entry.nbytes
-        self.changes += 1
+        self._add(entry)
         while self._nbytes > self.max_bytes or len(self._entries) > MOST_ENTRIES:
             self._on_evict(self._pop_oldest())
         return True
@@ -127,11 +125,29 @@ class PrefixCache:
             self._drop(key)
         return before - self._nbytes
 
+    def _add(self, entry: PrefixEntry) -> None:
+        key, self._next_key = self._next_key, self._next_key + 1
+        self._entries[key] = entry
+        self._by_head.setdefault(entry.head, OrderedDict())[key] = entry
+        self._nbytes += entry.nbytes
+        self.changes += 1
+
+    def _use(self, key: int) -> PrefixEntry:
+        """The entry, as the one that was used last."""
+        entry = self._entries[key]
+        self._entries.move_to_end(key)
+        self._by_head[entry.head].move_to_end(key)
+        return entry
+
     def _pop_oldest(self) -> PrefixEntry:
         return self._drop(next(iter(self._entries)))
 
     def _drop(self, key: int) -> PrefixEntry:
         entry = self._entries.pop(key)
+        alike = self._by_head[entry.head]
+        del alike[key]
+        if not alike:
+            del self._by_head[entry.head]
         self._nbytes -= entry.nbytes
         self.changes += 1
         return entry
@@ -139,6 +155,7 @@ class PrefixCache:
     def clear(self) -> None:
         """Drop all, without telling anybody."""
         self._entries.clear()
+        self._by_head.clear()
         self._nbytes = 0
 
     def _find(self, prompt: Tokens) -> tuple[int | None, int]:
@@ -150,16 +167,16 @@ class PrefixCache:
         return best
 
     def _alike(self, tokens: Tokens) -> list[tuple[int, PrefixEntry]]:
-        """The entries that begin like `tokens`, the last used first. Most differ early, which is quick to see."""
-        head = tokens[:LEAST_TOKENS].tobytes()
-        return [(key, entry) for key, entry in reversed(self._entries.items()) if entry.head == head]
+        """The entries that begin like `tokens`, the last used first."""
+        alike = self._by_head.get(tokens[:LEAST_TOKENS].tobytes())
+        return list(reversed(alike.items())) if alike is not None else []
 
     def _is_covered(self, tokens: Tokens) -> bool:
         for key, entry in self._alike(tokens):
             if common_length(entry.tokens, tokens) < len(tokens):
                 continue
             if len(entry.tokens) == len(tokens) or entry.trimmable:
-                self._entries.move_to_end(key)
+                self._use(key)
                 return True
         return False
 
@@ -168,5 +185,4 @@ class PrefixCache:
             return
         for key, entry in self._alike(new.tokens):
             if common_length(entry.tokens, new.tokens) == len(entry.tokens):
-                del self._entries[key]
-                self._nbytes -= entry.nbytes
+                self._drop(key)

@@ -100,6 +100,13 @@ class RunnerBase:
         self._config = self._config.with_limits(limits)
         self._pacer.retune(limits.prefill_chunk, limits.max_stall)
 
+    @property
+    def has_finished(self) -> bool:
+        return False
+
+    def keep_finished(self) -> None:
+        """What ended is kept already."""
+
     def text_stream(self, request: Request) -> TextStream:
         """A fresh text stream for one request."""
         return text_stream(self._tokenizer, request)

@@ -198,6 +198,14 @@ class Scheduler:
         self._drop_failed(step, result)
         return result
 
+    @property
+    def has_finished(self) -> bool:
+        return self._runner.has_finished
+
+    def keep_finished(self) -> None:
+        """Keep the prefixes of what has ended."""
+        self._runner.keep_finished()
+
     def _make_room(self, result: StepResult) -> None:
         # what runs first: else a prompt could take the room, only to be the newest that gives way
         if self._runner.is_full:

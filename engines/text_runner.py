@@ -43,6 +43,7 @@ class TextRunner(RunnerBase):
         super().__init__(loaded, config, measures, cache_shape(loaded.model), disk)
         self._groups: list[RowGroup] = []
         self._lasting = 0
+        self._finished: list[tuple[Row, Any]] = []
 
     @property
     def kv_bytes(self) -> int:
@@ -136,11 +137,22 @@ class TextRunner(RunnerBase):
         self._groups = [group for group in self._groups if len(group)]
         return RunnerStep(tokens=tuple(event for step in steps for event in self._events(step)), failed=failed)
 
+    @property
+    def has_finished(self) -> bool:
+        return bool(self._finished)
+
+    def keep_finished(self) -> None:
+        finished, self._finished = self._finished, []
+        for row, response in finished:
+            self._keep(row, response.prompt_cache, response.all_tokens)
+
     def rebuild(self) -> None:
         self._groups.clear()
+        self._finished.clear()
 
     def close(self) -> None:
         self._groups.clear()
+        self._finished.clear()
         self._prefixes.close(self._config.prefix_spill_timeout)
         del self._model
 
@@ -148,7 +160,7 @@ class TextRunner(RunnerBase):
         by_uid = self._logprobs(step) if any(row.logprobs is not None for row, _ in step.tokens) else {}
         for row, response in step.tokens:
             if response.finish_reason is not None:
-                self._keep(row, response.prompt_cache, response.all_tokens)
+                self._finished.append((row, response))
             yield TokenEvent(
                 row.uid,
                 response.token,

@@ -102,7 +102,7 @@ class Request:
     `continues_text` is for raw prompts and answers that are begun: the answer goes on where the prompt stops, so its
     first space is kept.
     `chat` is how a chat's answer is taken apart; without it all of the answer is text. `images` stand at their places
-    in the prompt.
+    in the prompt. An engine that is idle begins at once with a request that is `alone`: no other one is on its way.
     """
 
     id: str
@@ -111,6 +111,7 @@ class Request:
     continues_text: bool = False
     chat: ChatFormat | None = None
     images: PromptImages | None = field(default=None, compare=False, repr=False)
+    alone: bool = field(default=False, compare=False)
 
 
 class FinishReason(enum.StrEnum):
@@ -238,12 +239,12 @@ class EngineConfig:
     """Frozen limits of one engine. Lengths in tokens, durations in seconds.
 
     A prefill step takes at most `prefill_chunk` tokens of each of `prefill_batch` prompts, and while others decode
-    about `max_stall` (None for no bound). `burst_window` is how long an idle engine waits after an arrival, so that
-    a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine. `prefix_cache_bytes`
-    bounds what is kept of processed prompts, 0 for nothing, `prefix_disk_bytes` what of it is kept on the disk.
-    At an unload at most `prefix_spill_timeout` seconds go into writing it. `kv_bytes_per_token` is one sequence's, 0
-    when unknown, and so is `attention_heads`; `itemsize` are the bytes of a number as the model computes. A prompt
-    waits for memory at most `hold_timeout` seconds (None for no bound).
+    about `max_stall` (None for no bound). `burst_window` is how long an idle engine waits after an arrival that is
+    not alone, so that a burst starts as one batch. `max_step_failures` consecutive failing steps end the engine.
+    `prefix_cache_bytes` bounds what is kept of processed prompts, 0 for nothing, `prefix_disk_bytes` what of it is kept
+    on the disk. At an unload at most `prefix_spill_timeout` seconds go into writing it. `kv_bytes_per_token` is one
+    sequence's, 0 when unknown, and so is `attention_heads`; `itemsize` are the bytes of a number as the model computes.
+    A prompt waits for memory at most `hold_timeout` seconds (None for no bound).
     `adapter` is the folder of a LoRA adapter, `draft` that of a smaller model that proposes `draft_tokens` tokens
     a round (speculative decoding). With `vision` the model takes images.
     """

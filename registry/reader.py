@@ -15,6 +15,7 @@ from mlxd.registry.explain import Plan, explain
 from mlxd.registry.queue import in_order
 from mlxd.registry.residency import MemoryReading, Purpose, Residency, Waiter
 from mlxd.registry.snapshot import Decision, ModelSnapshot
+from mlxd.registry.spec import ModelSpec
 from mlxd.registry.states import State
 from mlxd.registry.views import snapshot
 
@@ -47,6 +48,17 @@ class RegistryReader(ABC):
         """One model now."""
         entry = self._entry(name)
         return self._snapshot(entry, sum(1 for waiter in self._waiting() if waiter.model == name))
+
+    def spec(self, name: str) -> ModelSpec:
+        """What is known of a model whatever becomes of it: no snapshot of its state is made for that."""
+        return self._entry(name).spec
+
+    def loaded(self, name: str) -> tuple[float, float] | None:
+        """When a model that is ready was loaded, on the registry's clock, and the seconds that this took."""
+        entry = self._entry(name)
+        if self._state.models[name].state is not State.READY or entry.loaded_at is None or entry.load_seconds is None:
+            return None
+        return entry.loaded_at, entry.load_seconds
 
     def explain(self, name: str, *, operator: bool = False) -> Plan:
         """What would happen if a request, or an operator, asked for this model now."""

@@ -92,6 +92,11 @@ class FakeRunner:
     def settle(self) -> None:
         """Nothing is left undone here."""
 
+    has_finished = False
+
+    def keep_finished(self) -> None:
+        """Nothing is kept here."""
+
     def retune(self, limits: EngineLimits) -> None:
         self.retuned.append(limits)
 

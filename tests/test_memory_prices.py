@@ -113,6 +113,7 @@ def test_what_the_prefix_cache_gives_is_not_taken_for_what_a_batch_holds():
             insert(runner, 1, prompt(DEEP))
             while runner.kv_bytes or not runner.prefixes.nbytes:
                 runner.step()
+                runner.keep_finished()
                 runner.settle()
             longer = (*prompt(DEEP), 5, 6)
             cached = runner.prefixes.cached_tokens(longer)

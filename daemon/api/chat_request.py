@@ -66,7 +66,7 @@ def chat_job(request: web.Request, chat: ChatRequest, api: str) -> Job:
     defaults = preset.template if preset is not None else {}
     images = images_in(chat.messages)
     if images:
-        check_takes_images(services.registry.model(resolved.model).spec, images[0].param)
+        check_takes_images(services.registry.spec(resolved.model), images[0].param)
 
     def prepare(tokenizer: Tokenizer, context_length: int, files: Sequence[ImageInput]) -> Prepared:
         if files and not tokenizer.takes_images:

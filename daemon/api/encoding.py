@@ -106,7 +106,7 @@ async def encode(services: Services, caller: Caller, task: Task) -> Encoded:
     async with AsyncExitStack() as held:
         name = caller.resolved.model
         live = held.enter_context(services.running.track(caller.id, name, caller.api, caller.key))
-        if services.registry.model(name).spec.kind is not ModelKind.EMBEDDING:
+        if services.registry.spec(name).kind is not ModelKind.EMBEDDING:
             raise _no_encoder(name)
         try:
             async with live.interruptible():
@@ -119,7 +119,7 @@ async def encode(services: Services, caller: Caller, task: Task) -> Encoded:
                 live.tokenize()
                 inputs = await _prepare(services, lease, task)
                 live.prompt_tokens = sum(map(len, inputs))
-                request = EmbeddingRequest(live.id, tuple(inputs))
+                request = EmbeddingRequest(live.id, tuple(inputs), not services.running.others_come(live))
                 await held.enter_async_context(services.at_work(name, (request,)))
         except Interrupted:
             return Encoded(None, None, queue_s, load_s)

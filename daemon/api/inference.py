@@ -232,7 +232,7 @@ class Inference:
     def _requests(self, engine: Engine, live: LiveRequest, prepared: Prepared) -> Iterator[Request]:
         job, vocab_size = self._job, engine.info.vocab_size
         _check_ids(job.options.logit_bias, vocab_size, "logit_bias")
-        places = count()
+        places, alone = count(), job.choices == 1 and not self._services.running.others_come(live)
         for number, prompt in enumerate(prepared.prompts):
             param = job.prompt_param if job.prompts == 1 else f"{job.prompt_param}[{number}]"
             if not prompt:
@@ -250,6 +250,7 @@ class Inference:
                     job.continues_text,
                     job.chat,
                     prepared.images if number == 0 else None,
+                    alone,
                 )
 
 
@@ -264,7 +265,7 @@ def _naming_the_form(options: AnswerOptions) -> Iterator[None]:
 
 
 def _check_kind(services: Services, model: str) -> None:
-    if services.registry.model(model).spec.kind is ModelKind.EMBEDDING:
+    if services.registry.spec(model).kind is ModelKind.EMBEDDING:
         raise UnsupportedCapability(f"model {model} makes embeddings and generates no text", "model")
 
 

@@ -37,7 +37,7 @@ async def delete(request: web.Request) -> web.Response:
     if asked != name:
         raise InvalidField(f"{asked} is another name of {name}; to delete it, name {name} itself", "id")
     try:
-        removal = services.remover.plan(services.registry.model(name).spec, services.settings)
+        removal = services.remover.plan(services.registry.spec(name), services.settings)
         freed = await services.remover.remove(name, removal, lambda: _uses(services))
     except InMemory as error:
         raise ModelResident(f"{error.model} is in memory, or on its way; `mlxd unload {error.model}` first") from error

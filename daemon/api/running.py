@@ -193,6 +193,13 @@ class RunningRequests:
         request = self._live.get(request_id)
         return request is not None and owner in (None, request.key) and request.cancel()
 
+    def others_come(self, live: LiveRequest) -> bool:
+        """Whether another request for the same model is on its way to the engine."""
+        return any(
+            other is not live and other.model == live.model and other.phase is not Phase.ADMITTED
+            for other in self._live.values()
+        )
+
     def views(self, waiting: Iterable[Waiter], only: Collection[str] | None = None) -> list[RequestView]:
         """Live requests, oldest first: all, or `only` these ids. `waiting` is who waits for a model, in order."""
         wanted = [request for request in self._live.values() if only is None or request.id in only]

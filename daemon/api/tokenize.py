@@ -77,7 +77,7 @@ async def tokenize(request: web.Request) -> web.Response:
     note_ignored(request, chat.ignored if chat is not None else ())
     job = _text_job(request, body) if chat is None else chat_job(request, chat, API)
     services, model = services_of(request), job.resolved.model
-    most = context_length(services.registry.model(model).spec, services.settings.engine_for(model))
+    most = context_length(services.registry.spec(model), services.settings.engine_for(model))
     inference = Inference(services, job)
     [prompt] = await inference.tokens()
     texts = None

@@ -37,6 +37,7 @@ def text_request(add: AddText, held: Held) -> NumberedRequest:
         add.continues_text,
         chat,
         held.get(add.images),
+        add.alone,
         add.number,
     )
 
@@ -44,7 +45,7 @@ def text_request(add: AddText, held: Held) -> NumberedRequest:
 def inputs_request(add: AddInputs) -> NumberedInputs:
     """The request."""
     inputs = tuple(EncoderInput(from_bytes(tokens), second) for tokens, second in add.inputs)
-    return NumberedInputs(add.id, inputs, add.number)
+    return NumberedInputs(add.id, inputs, add.alone, add.number)
 
 
 def _with_guide(sampling: SamplingParams, held: Held) -> SamplingParams:

@@ -82,7 +82,7 @@ class Outgoing:
 def _form(number: int, request: AnyRequest, arrived: float) -> msgspec.Struct:
     if isinstance(request, EmbeddingRequest):
         inputs = [(to_bytes(each.tokens), each.second) for each in request.inputs]
-        return to_worker.AddInputs(number, request.id, inputs, arrived)
+        return to_worker.AddInputs(number, request.id, inputs, arrived, request.alone)
     chat = request.chat
     return to_worker.AddText(
         number,
@@ -94,6 +94,7 @@ def _form(number: int, request: AnyRequest, arrived: float) -> msgspec.Struct:
         None if chat is None else to_json(chat.tools),
         None if chat is None else chat.max_calls,
         _held_number(request.images),
+        request.alone,
     )
 
 

@@ -36,6 +36,7 @@ class AddText(msgspec.Struct, array_like=True, tag=2, frozen=True):
     tools: bytes | None = None
     max_calls: int | None = None
     images: int | None = None
+    alone: bool = False
 
 
 class AddInputs(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -45,6 +46,7 @@ class AddInputs(msgspec.Struct, array_like=True, tag=3, frozen=True):
     id: str
     inputs: list[tuple[bytes, int]]
     arrived: float
+    alone: bool = False
 
 
 class GiveUp(msgspec.Struct, array_like=True, tag=4, frozen=True):

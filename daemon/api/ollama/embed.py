@@ -132,7 +132,7 @@ async def _embed(request: web.Request, asked: Asked) -> Vectors:
 async def _load(services: Services, caller: Caller) -> Vectors:
     """Hold the model for a moment. Raises the errors of the registry and UnsupportedCapability."""
     name = caller.resolved.model
-    if services.registry.model(name).spec.kind is not ModelKind.EMBEDDING:
+    if services.registry.spec(name).kind is not ModelKind.EMBEDDING:
         raise UnsupportedCapability(f"model {name} generates text and makes no embeddings", "model")
     with services.running.track(caller.id, name, caller.api, caller.key) as live:
         async with services.registry.lease(name, request_id=live.id, max_wait=caller.max_wait, key=caller.key) as lease:

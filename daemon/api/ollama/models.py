@@ -71,7 +71,7 @@ async def tags(request: web.Request) -> web.Response:
     """Every name that the caller may use: models, then aliases, then presets."""
     services, names = services_of(request), [*usable_names(request)]
     # before anything is awaited: a reload may remove a model meanwhile
-    specs = {meaning.model: services.registry.model(meaning.model).spec for _, meaning in names}
+    specs = {meaning.model: services.registry.spec(meaning.model) for _, meaning in names}
     facts = await request.app[FOLDERS].facts_of(specs.values())
 
     def listed() -> ModelTags:
@@ -100,7 +100,7 @@ async def show(request: web.Request) -> web.Response:
     if not name:
         raise InvalidField("model: it is required", "model")
     meaning = usable_meaning(request, name)
-    spec = services.registry.model(meaning.model).spec
+    spec = services.registry.spec(meaning.model)
     facts = await request.app[FOLDERS].facts(spec)
     parameters = _parameters(services, meaning)
     return json_answer(

@@ -148,6 +148,6 @@ def usage_object(usage: Usage) -> UsageObject:
 
 def fingerprint(services: Services, model: str) -> str:
     """The same for as long as version, model and its size stay the same."""
-    spec = services.registry.model(model).spec
+    spec = services.registry.spec(model)
     what = f"{services.version} {spec.name} {spec.path} {spec.weight_bytes}"
     return f"fp_{hashlib.sha256(what.encode()).hexdigest()[:10]}"

@@ -178,7 +178,7 @@ async def load_model(request: web.Request) -> web.Response:
     note_ignored(request, LOAD.passed_over(raw))
     model = usable_model(request, body.model)
     shown = usable_meaning(request, body.model).shown
-    config = InstanceConfig(_context_of(services, services.registry.model(model).spec))
+    config = InstanceConfig(_context_of(services, services.registry.spec(model)))
     if body.context_length is not None and body.context_length > config.context_length:
         message = (
             f"context_length: {shown} has {config.context_length} tokens, of which each request takes what it needs"
