@@ -200,6 +200,9 @@ class FakeRegistry:
     def model(self, name: str) -> ModelSnapshot:
         return ModelSnapshot(self.specs[name], "unloaded", False, None, 0, 0, 0, 0, load=self.load)
 
+    def spec(self, name: str) -> ModelSpec:
+        return self.specs[name]
+
     def models(self) -> list[ModelSnapshot]:
         return [self.model(name) for name in self.specs]
 
