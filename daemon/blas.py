@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.settings import Settings
-from mlxd.engines.blas_preload import VARIABLE
+from mlxd.engines.blas_preload import CORES, VARIABLE
 
 _PRELOAD = "LD_PRELOAD"
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -51,7 +51,8 @@ class BlasPlan:
 
     def announce(self, environ: MutableMapping[str, str]) -> None:
         """Have this environment say so, whatever it said before."""
-        environ.pop(VARIABLE, None)
+        for name in (VARIABLE, CORES):
+            environ.pop(name, None)
         environ.update(self.variables)
 
 
@@ -86,13 +87,12 @@ def plan_blas(settings: Settings, environ: Mapping[str, str], platform: str, fin
     library = _checked(wanted, finder) if isinstance(wanted, Path) else None
     if finder.has_gpu_backend():
         return BlasPlan(None, "MLX has a GPU backend, which needs no BLAS")
-    preloaded = _preloaded(environ)
-    if preloaded is not None and library in (None, preloaded):
-        return BlasPlan(preloaded, f"{preloaded} is preloaded")
-    library = library or finder.library()
+    library = library or _preloaded(environ) or finder.library()
     if library is None:
         return BlasPlan(None, _INSTALL, slow=True)
-    variables = {_THREADS: environ.get(_THREADS) or str(finder.cores()), VARIABLE: str(library)}
+    variables = {VARIABLE: str(library)}
+    if not environ.get(_THREADS):
+        variables |= dict.fromkeys((_THREADS, CORES), str(finder.cores()))
     return BlasPlan(library, f"MLX computes with {library}", variables)
 
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from mlxd.engines.errors import InvalidRequest, TokenizersBusy
-from mlxd.engines.stoppable import StoppableThread
+from mlxd.engines.stoppable import StoppableThreads
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -25,17 +25,17 @@ PATIENCE = 30.0
 
 
 class _Work(Generic[T]):
-    """One piece of work in a thread of its own; `on_end` is called on the event loop when the thread is done."""
+    """One piece of work on one of `threads`; `on_end` is called on the event loop when it is done."""
 
-    def __init__(self, work: Callable[[], T], on_end: Callable[[], None]) -> None:
+    def __init__(self, threads: StoppableThreads, work: Callable[[], T], on_end: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_end = on_end
         self.outcome: asyncio.Future[T] = self._loop.create_future()
-        self._thread = StoppableThread(work, self._ended, "tokenizer")
+        self._running = threads.start(work, self._ended)
 
     def stop(self) -> None:
-        """Stop the thread as soon as it runs Python code."""
-        self._thread.stop()
+        """Stop it as soon as it runs Python code."""
+        self._running.stop()
 
     def _ended(self, result: Future[T]) -> None:
         # the event loop may be gone when a thread that was given up ends after all
@@ -63,6 +63,7 @@ class TokenizerThreads:
         self._per_model = per_model
         self._patience = patience
         self._own: dict[str, asyncio.Semaphore] = {}
+        self._threads = StoppableThreads("tokenizer")
 
     async def run(self, model: str, work: Callable[[], T]) -> T:
         """The result of `work`, which runs on a thread. Raises what it raises, InvalidRequest if it does not end, and
@@ -113,6 +114,6 @@ class TokenizerThreads:
                 self._all.release()
 
         # the timer last: without a thread there is nothing to give up
-        running = _Work(work, on_end)
+        running = _Work(self._threads, work, on_end)
         timer = asyncio.get_running_loop().call_later(self._patience, give_up)
         return running.outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 
 import structlog
 
@@ -11,6 +12,36 @@ log = structlog.stdlib.get_logger(__name__)
 
 VARIABLE = "MLXD_BLAS_LIBRARY"
 """Names the library, for this process and for those that it starts."""
+
+CORES = "MLXD_BLAS_CORES"
+"""The cores that processes share as BlasShare does; not there where the user has chosen a number of threads."""
+
+
+class BlasShare:
+    """Gives the BLAS of a worker a part of the cores while other engines are at work.
+
+    OpenBLAS's threads wait for each other at the end of each product: two processes with as many threads as there are
+    cores, which take those from each other, do a fifth less together than with half as many each.
+    """
+
+    def __init__(self, working: Callable[[], int]) -> None:
+        self._working = working
+        cores, library = os.environ.get(CORES), os.environ.get(VARIABLE)
+        self._cores = int(cores) if cores and library else 0
+        self._library = library
+        self._threads = self._cores
+
+    def look(self) -> None:
+        """It is another number of engines that are at work now; on any thread."""
+        threads = max(1, self._cores // max(1, self._working()))
+        if not self._cores or threads == self._threads:
+            return
+        self._threads = threads
+        try:
+            ctypes.CDLL(self._library).openblas_set_num_threads(threads)
+        except (OSError, AttributeError) as error:
+            log.info("blas.not_shared", library=self._library, error=str(error))
+            self._cores = 0
 
 
 def preload_blas() -> None:

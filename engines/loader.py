@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,27 @@ NO_CODE = {"trust_remote_code": False}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedText:
-    """A text model with its weights evaluated, and the draft that helps it, if it has one."""
+    """A text model with its weights evaluated, and the draft that helps it, if it has one. Its tokenizer may still be
+    read: `reading` waits for it, and raises LoadError.
+    """
 
     model: Any
-    tokenizer: Tokenizer
+    reading: Callable[[], Tokenizer]
     info: ModelInfo
     draft: Any = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What `reading` gives."""
+        return self.reading()
 
 
 def load_text_model(
     config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
 ) -> LoadedText:
-    """Load and evaluate a model, its adapter and its draft, and the tokenizer. Raises LoadError with the reason."""
+    """Load and evaluate a model, its adapter and its draft, and begin to read the tokenizer. Raises LoadError with the
+    reason.
+    """
     path = config.path
     model, description = build_model(path)
     if config.adapter is not None:
@@ -46,13 +56,16 @@ def load_text_model(
     # evaluated, and grow with each load.
     mx.eval(mx.random.state)
     models = [one for one in (model, draft) if one is not None]
+    # beside the weights, which are read, and tried out, without the GIL
+    beside = ThreadPoolExecutor(1, "tokenizer")
+    reading = beside.submit(_tokenizer, path, description).result
+    beside.shutdown(wait=False)
     total = evaluate_all(models, path, progress, cancelled)
-    tokenizer = _tokenizer(path, description)
     vocab_size = _vocab_size(description, model)
     if config.draft is not None:
-        _check_draft(tokenizer, _tokenizer(config.draft, draft_description), config)
+        _check_draft(reading(), _tokenizer(config.draft, draft_description), config)
         draft = DraftModel(draft, _vocab_size(draft_description, draft), vocab_size)
-    return LoadedText(model, tokenizer, ModelInfo(vocab_size, total), draft)
+    return LoadedText(model, reading, ModelInfo(vocab_size, total), draft)
 
 
 class DraftModel:

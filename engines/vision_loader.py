@@ -63,7 +63,7 @@ def load_vision_model(config: EngineConfig, watch: LoadWatch, lane: EncoderWatch
     language = VisionLanguage(model) if batched else model.language_model
     info = ModelInfo(_vocab_size(model, description, config.path), total)
     encoder = ImageEncoder(model, image_token, lane, _price(description, model.config, config))
-    return LoadedVision(LoadedText(language, tokenizer, info), model, encoder, tokenizer, family, batched)
+    return LoadedVision(LoadedText(language, lambda: tokenizer, info), model, encoder, tokenizer, family, batched)
 
 
 def _check(config: EngineConfig) -> None:

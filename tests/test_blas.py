@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from mlxd.daemon.blas import SystemBlas, plan_blas
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.settings import EngineSettings, Settings
-from mlxd.engines.blas_preload import VARIABLE
+from mlxd.engines.blas_preload import CORES, VARIABLE, BlasShare
 
 LIBRARY = Path("/usr/lib/here/openblas-pthread/libopenblas.so.0")
 
@@ -47,22 +48,21 @@ def plan(blas="auto", environ=None, platform="linux", machine=None):
 def test_a_found_library_is_loaded_before_mlx():
     chosen = plan(environ={"PATH": "/bin"})
     assert chosen.library == LIBRARY
-    assert chosen.variables == {VARIABLE: str(LIBRARY), "OPENBLAS_NUM_THREADS": "6"}
+    assert chosen.variables == {VARIABLE: str(LIBRARY), "OPENBLAS_NUM_THREADS": "6", CORES: "6"}
 
 
 def test_a_chosen_number_of_threads_is_left_alone():
-    assert plan(environ={"OPENBLAS_NUM_THREADS": "2"}).variables["OPENBLAS_NUM_THREADS"] == "2"
+    assert plan(environ={"OPENBLAS_NUM_THREADS": "2"}).variables == {VARIABLE: str(LIBRARY)}
 
 
 def test_an_openblas_that_the_user_preloads_is_taken_unless_another_is_configured():
     environ = {"LD_PRELOAD": "/a.so /opt/libopenblasp.so.0"}
-    chosen = plan(environ=environ)
-    assert (chosen.library, chosen.variables) == (Path("/opt/libopenblasp.so.0"), {})
+    assert plan(environ=environ).library == Path("/opt/libopenblasp.so.0")
     assert plan(LIBRARY, environ).library == LIBRARY
 
 
 def test_what_an_environment_said_before_is_forgotten():
-    environ = {VARIABLE: "/old.so", "PATH": "/bin"}
+    environ = {VARIABLE: "/old.so", CORES: "3", "PATH": "/bin"}
     plan("off").announce(environ)
     assert environ == {"PATH": "/bin"}
     plan().announce(environ)
@@ -180,3 +180,40 @@ def test_a_library_that_cannot_be_loaded_is_told_and_mlx_computes_without_it(tmp
     assert not found["mapped"]
     assert "blas.failed" in output
     assert str(broken) in output
+
+
+SHARING = """
+import ctypes, os
+from mlxd.engines.blas_preload import VARIABLE, BlasShare, preload_blas
+preload_blas()
+threads = ctypes.CDLL(os.environ[VARIABLE]).openblas_get_num_threads
+working, seen = [], []
+share = BlasShare(lambda: working[-1])
+for count in (2, 3, 9, 2, 1, 0):
+    working.append(count)
+    share.look()
+    seen.append(threads())
+print(seen)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="MLX has a fast BLAS elsewhere")
+def test_workers_share_the_cores_while_others_work():
+    library = SystemBlas().library()
+    if library is None:
+        pytest.skip("no OpenBLAS on this machine")
+    environ = {**os.environ, VARIABLE: str(library), CORES: "6", "OPENBLAS_NUM_THREADS": "6"}
+    child = subprocess.run([sys.executable, "-c", SHARING], env=environ, capture_output=True, text=True, check=True)
+    assert child.stdout.split("\n")[-2] == "[3, 2, 1, 3, 6, 6]"
+
+
+def test_cores_are_not_shared_where_the_user_chose_or_the_library_cannot(monkeypatch):
+    monkeypatch.delenv(CORES, raising=False)
+    monkeypatch.setenv(VARIABLE, "/no/such.so")
+    BlasShare(lambda: 2).look()  # nothing to share
+    monkeypatch.setenv(CORES, "4")
+    with capture_logs() as lines:
+        share = BlasShare(lambda: 2)
+        share.look()
+        share.look()
+    assert [line["event"] for line in lines] == ["blas.not_shared"]

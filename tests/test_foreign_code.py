@@ -40,7 +40,9 @@ def change(path: Path, **fields):
 async def load(folder):
     """As the daemon loads: on a thread of its own."""
     config = EngineConfig("m", folder, 1000)
-    return await asyncio.to_thread(load_text_model, config, lambda _: None, lambda: False)
+    loaded = await asyncio.to_thread(load_text_model, config, lambda _: None, lambda: False)
+    await asyncio.to_thread(loaded.reading)
+    return loaded
 
 
 AUTO_MAP = {

@@ -16,7 +16,7 @@ from worker_harness import until
 
 from mlxd.engines.errors import EngineClosed, EngineCrashed, InvalidRequest, StepFailed
 from mlxd.engines.prompt_images import EncodedPrompt, PreparedImage, PromptImages
-from mlxd.engines.stoppable import StoppableThread, Stopped
+from mlxd.engines.stoppable import StoppableThreads, StoppableWork, Stopped
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.worker.calls import Answer, Calls
 from mlxd.engines.worker.frames import Frames, frame
@@ -91,11 +91,11 @@ class Both:
             return False
         return True
 
-    def caller(self) -> tuple[StoppableThread[Answer], Future[Any]]:
+    def caller(self) -> tuple[StoppableWork[Answer], Future[Any]]:
         """A thread that waits for a prompt with images, and how it ended."""
         ended: Future[Any] = Future()
         work = partial(self.here.make, "encode_prompt", [], None, None, [])
-        return StoppableThread(work, ended.set_result, "caller"), ended
+        return StoppableThreads("caller").start(work, ended.set_result), ended
 
 
 async def begun(both: Both) -> None:
@@ -167,9 +167,10 @@ async def test_whenever_callers_are_stopped_nothing_is_left():
 
 
 async def test_a_thread_that_is_stopped_as_soon_as_it_is_there_ends_and_says_so():
+    threads = StoppableThreads("short")
     for _ in range(50):
         future: Future[Any] = Future()
-        StoppableThread(lambda: None, future.set_result, "short").stop()
+        threads.start(lambda: None, future.set_result).stop()
         outcome = await ended(future)
         assert outcome.exception() is None or isinstance(outcome.exception(), Stopped)
 

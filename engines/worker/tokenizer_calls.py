@@ -16,7 +16,7 @@ from mlxd.engines.errors import EngineError, InvalidRequest
 from mlxd.engines.guidance import check_guide
 from mlxd.engines.guide_tools import guide_for_tools
 from mlxd.engines.prompt_images import ImageInput, PromptImages
-from mlxd.engines.stoppable import StoppableThread, Stopped
+from mlxd.engines.stoppable import StoppableThreads, StoppableWork, Stopped
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import Guide, GuideKind
 from mlxd.engines.worker.channel import Channel
@@ -46,7 +46,8 @@ class TokenizerCalls:
         self._channel = channel
         self._held = held
         self._lock = threading.Lock()
-        self._running: dict[int, StoppableThread[Result]] = {}
+        self._running: dict[int, StoppableWork[Result]] = {}
+        self._threads = StoppableThreads("tokenizer")
         self._methods: Mapping[str, Callable[..., Any]] = {
             "encode": self._encode,
             "encode_prompt": self._encode_prompt,
@@ -62,8 +63,8 @@ class TokenizerCalls:
         """Start a call; its Reply is sent when it is done."""
         try:
             with self._lock:
-                self._running[call.number] = StoppableThread(
-                    lambda: self._result(call), lambda result: self._reply(call.number, result), "tokenizer"
+                self._running[call.number] = self._threads.start(
+                    lambda: self._result(call), lambda result: self._reply(call.number, result)
                 )
         except RuntimeError as error:  # there are too many threads
             self._fail(call.number, error)

@@ -12,12 +12,11 @@ from mlxd.engines.worker.to_worker import OthersWork
 
 
 class TurnClerk:
-    """Used on the event loop. `minds` says whether the worker steps aside for others just now."""
+    """Used on the event loop. The worker shares the cores, and with loads and images it steps aside for others."""
 
-    def __init__(self, turns: Turns, send: Callable[[msgspec.Struct], None], minds: Callable[[], bool]) -> None:
+    def __init__(self, turns: Turns, send: Callable[[msgspec.Struct], None]) -> None:
         self._turns = turns
         self._send = send
-        self._minds = minds
         self._loop = asyncio.get_running_loop()
         self._works = False
         self._told = 0
@@ -55,7 +54,7 @@ class TurnClerk:
 
     def _changed(self) -> None:
         """On any thread."""
-        if not self._loop.is_closed() and self._minds():
+        if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from mlxd.engines.backend import Backend, mlx_backend
+from mlxd.engines.blas_preload import BlasShare
 from mlxd.engines.embedding_loop import EmbeddingLoop
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.lanes import LanePool
@@ -66,6 +67,7 @@ class Worker:
         self._calls = TokenizerCalls(channel, self._held)
         self._stake = WorkerStake(channel)
         self._turns = WorkerTurns(channel)
+        self._turns.watchers.add(BlasShare(lambda: self._turns.working).look)
         self._turns.others(start.others_work)
         self._departures: Departures | None = None
         self._folder = _prefix_folder(start, backend)

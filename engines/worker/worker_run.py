@@ -50,7 +50,7 @@ class WorkerRun:
         self._errands = Errands(self._send)
         self._memory = MemoryClerk(plan.memory, self._send)
         # only loads and encoders step aside
-        self._turn = TurnClerk(turns, self._send, lambda: not self._loaded or plan.config.vision)
+        self._turn = TurnClerk(turns, self._send)
         self._vigil = Vigil(settings.patience, self._silent)
         self._relay = LogRelay(self.name, lambda: self.pid)
         self._last: LoadError | Closed | None = None
