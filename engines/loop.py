@@ -48,6 +48,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 # Seconds between snapshots for status calls while the set of live requests stays the same.
 NOTE_INTERVAL = 0.1
+# Of the lane's time, what snapshots may take: with a thousand requests that wait, each takes milliseconds.
+NOTE_SHARE = 0.05
 
 
 R = TypeVar("R", bound=LoadedRunner)
@@ -91,6 +93,7 @@ class EngineLoop(ABC, Generic[R, S]):
         self._at_work = False
         self._noted_live = (0, 0)
         self._noted_at = float("-inf")
+        self._note_cost = 0.0
         self._given_up: list[float] = []
         self.load_cancelled = False
         self.on_note: Callable[[], None] = lambda: None
@@ -305,13 +308,15 @@ class EngineLoop(ABC, Generic[R, S]):
     def _note(self, scheduler: S, *, now: bool = False) -> None:
         moment = self._clock()
         live = (scheduler.running, scheduler.waiting)
-        if not now and live == self._noted_live and moment - self._noted_at < NOTE_INTERVAL:
+        rests = self._note_cost / NOTE_SHARE if live != self._noted_live else NOTE_INTERVAL
+        if not now and moment - self._noted_at < rests:
             return
         self._noted_live, self._noted_at = live, moment
         # Replaced whole, so that readers on other threads never see half an update.
         self.statuses = scheduler.statuses()
         self.stats = self._figures(scheduler)
         self.on_note()
+        self._note_cost = self._clock() - moment
 
 
 def _load_error(error: Exception) -> LoadError:
