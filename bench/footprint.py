@@ -17,7 +17,7 @@ from figures import Figure, Report, at_most
 from models import model_path, prompt_of, salted
 from servers import MLXD, Server, mlxd
 
-MIB = 2**20
+MB = 10**6
 REQUESTS = 32
 
 
@@ -72,16 +72,16 @@ async def memory(report: Report, folder: Path) -> None:
         config = f'[engine]\nisolation = "{isolation}"\nmax_running = 1\n'
         with mlxd(model, folder, config, name=side) as server:
             idle = _resident(server)
-            report.add(Figure("idle daemon, no model", side, "MiB", [idle], aim=aim))
+            report.add(Figure("idle daemon, no model", side, "MB", [idle], aim=aim))
             await ask(server, "Hello", 2)
             loaded = _resident(server)
-            report.add(Figure("an engine of the micro model", side, "MiB", [loaded - idle]))
+            report.add(Figure("an engine of the micro model", side, "MB", [loaded - idle]))
             prompts = [salted(prompt_of(12), place) for place in range(REQUESTS)]
             async with Streams(server, prompts[:1], 4000):
                 before = _resident(server)
                 async with _Waiting(server, prompts[1:]):
-                    each = 1024 * (_resident(server) - before) / (REQUESTS - 1)
-            report.add(Figure("a request that waits", side, "KiB", [each]))
+                    each = 1000 * (_resident(server) - before) / (REQUESTS - 1)
+            report.add(Figure("a request that waits", side, "kB", [each]))
 
 
 class _Waiting:
@@ -106,6 +106,6 @@ class _Waiting:
 
 
 def _resident(server: Server) -> float:
-    """MiB of the daemon and of its children; what children share with each other is counted once for each."""
+    """MB of the daemon and of its children; what children share with each other is counted once for each."""
     process = psutil.Process(server.pid)
-    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True))) / MIB
+    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True))) / MB

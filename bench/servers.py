@@ -40,6 +40,7 @@ def mlxd(model: Path, folder: Path, config: str = "", *, name: str = "mlxd") -> 
     file.write_text(f'[[model]]\nname = "it"\npath = "{model}"\n{config}')
     command = [MLXD, "serve", "--config", str(file), "--port", "0", "--log-level", "error"]
     environ = {**os.environ, "MLXD_SERVER__STATE_DIR": str(folder / "state"), "MLXD_MODELS__HF_CACHE": "false"}
+    environ.pop("LD_PRELOAD", None)  # it finds its BLAS by itself, and an idle one has none
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mlxd.daemon.config_errors import ConfigError, Problem
 from mlxd.daemon.settings import Settings
-from mlxd.engines.blas_preload import CORES, VARIABLE
+from mlxd.engines.blas_variables import CORES, LIBRARY
 
 _PRELOAD = "LD_PRELOAD"
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -51,7 +51,7 @@ class BlasPlan:
 
     def announce(self, environ: MutableMapping[str, str]) -> None:
         """Have this environment say so, whatever it said before."""
-        for name in (VARIABLE, CORES):
+        for name in (LIBRARY, CORES):
             environ.pop(name, None)
         environ.update(self.variables)
 
@@ -90,7 +90,7 @@ def plan_blas(settings: Settings, environ: Mapping[str, str], platform: str, fin
     library = library or _preloaded(environ) or finder.library()
     if library is None:
         return BlasPlan(None, _INSTALL, slow=True)
-    variables = {VARIABLE: str(library)}
+    variables = {LIBRARY: str(library)}
     if not environ.get(_THREADS):
         variables |= dict.fromkeys((_THREADS, CORES), str(finder.cores()))
     return BlasPlan(library, f"MLX computes with {library}", variables)

@@ -8,13 +8,9 @@ from collections.abc import Callable
 
 import structlog
 
+from mlxd.engines.blas_variables import CORES, LIBRARY
+
 log = structlog.stdlib.get_logger(__name__)
-
-VARIABLE = "MLXD_BLAS_LIBRARY"
-"""Names the library, for this process and for those that it starts."""
-
-CORES = "MLXD_BLAS_CORES"
-"""The cores that processes share as BlasShare does; not there where the user has chosen a number of threads."""
 
 
 class BlasShare:
@@ -26,7 +22,7 @@ class BlasShare:
 
     def __init__(self, working: Callable[[], int]) -> None:
         self._working = working
-        cores, library = os.environ.get(CORES), os.environ.get(VARIABLE)
+        cores, library = os.environ.get(CORES), os.environ.get(LIBRARY)
         self._cores = int(cores) if cores and library else 0
         self._library = library
         self._threads = self._cores
@@ -50,7 +46,7 @@ def preload_blas() -> None:
     The dynamic linker looks for MLX's symbols among those that are there for all before it looks into what came with
     MLX. A library that cannot be loaded is logged: MLX computes without it.
     """
-    library = os.environ.get(VARIABLE)
+    library = os.environ.get(LIBRARY)
     if not library:
         return
     try:

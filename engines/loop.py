@@ -48,7 +48,9 @@ log = structlog.stdlib.get_logger(__name__)
 
 # Seconds between snapshots for status calls while the set of live requests stays the same.
 NOTE_INTERVAL = 0.1
-# Of the lane's time, what snapshots may take: with a thousand requests that wait, each takes milliseconds.
+# Seconds that a snapshot may take for each change to have one, and what dearer ones may take of the lane's time: with a
+# thousand requests that wait they take milliseconds.
+CHEAP_NOTE = 0.0005
 NOTE_SHARE = 0.05
 
 
@@ -308,7 +310,9 @@ class EngineLoop(ABC, Generic[R, S]):
     def _note(self, scheduler: S, *, now: bool = False) -> None:
         moment = self._clock()
         live = (scheduler.running, scheduler.waiting)
-        rests = self._note_cost / NOTE_SHARE if live != self._noted_live else NOTE_INTERVAL
+        rests = NOTE_INTERVAL
+        if live != self._noted_live:
+            rests = 0.0 if self._note_cost < CHEAP_NOTE else self._note_cost / NOTE_SHARE
         if not now and moment - self._noted_at < rests:
             return
         self._noted_live, self._noted_at = live, moment

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 from aiohttp import web
+from aiohttp.http_writer import StreamWriter
 from api_fakes import answer_head, events, listening, raw
 
 from mlxd.daemon.api import sse
@@ -178,6 +179,30 @@ async def test_a_client_that_left_ends_a_handler_that_is_silent():
             await ended.wait()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_head_and_first_chunk_go_out_together_and_so_do_the_last_chunk_and_the_end(monkeypatch):
+    sent = []
+    write = StreamWriter._write
+    monkeypatch.setattr(StreamWriter, "_write", lambda self, chunk: (sent.append([chunk]), write(self, chunk)))
+    lines = StreamWriter._writelines
+    monkeypatch.setattr(StreamWriter, "_writelines", lambda self, many: (sent.append(list(many)), lines(self, many)))
+
+    async def handler(request):
+        stream = EventStream(request)
+        await stream.write(b"data: 1\n\n")
+        await stream.end(DONE)
+        return stream.response
+
+    async with serve(handler) as port:
+        reader, writer = await raw(port, "GET / HTTP/1.1\nHost: x\nConnection: close")
+        received = await reader.read()
+        writer.close()
+    assert received.endswith(b"data: 1\n\n\r\ne\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+    first, last = sent
+    assert first[0].startswith(b"HTTP/1.1 200")
+    assert b"data: 1\n\n" in first
+    assert last == [b"e\r\n", DONE, b"\r\n0\r\n\r\n"]
 
 
 @pytest.mark.parametrize("size", [100_000, 16_300, 13_888, 1_000])

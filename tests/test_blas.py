@@ -15,7 +15,9 @@ from structlog.testing import capture_logs
 from mlxd.daemon.blas import SystemBlas, plan_blas
 from mlxd.daemon.config_errors import ConfigError
 from mlxd.daemon.settings import EngineSettings, Settings
-from mlxd.engines.blas_preload import CORES, VARIABLE, BlasShare
+from mlxd.engines.blas_preload import BlasShare
+from mlxd.engines.blas_variables import CORES
+from mlxd.engines.blas_variables import LIBRARY as VARIABLE
 
 LIBRARY = Path("/usr/lib/here/openblas-pthread/libopenblas.so.0")
 
@@ -184,7 +186,8 @@ def test_a_library_that_cannot_be_loaded_is_told_and_mlx_computes_without_it(tmp
 
 SHARING = """
 import ctypes, os
-from mlxd.engines.blas_preload import VARIABLE, BlasShare, preload_blas
+from mlxd.engines.blas_preload import BlasShare, preload_blas
+from mlxd.engines.blas_variables import LIBRARY as VARIABLE
 preload_blas()
 threads = ctypes.CDLL(os.environ[VARIABLE]).openblas_get_num_threads
 working, seen = [], []

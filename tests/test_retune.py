@@ -122,7 +122,8 @@ async def test_a_prompt_that_is_being_read_goes_on_with_the_new_chunk(tiny_model
         engine.retune(replace(engine.config.limits, prefill_chunk=512))
         fast = [await collect(engine, replace(request, id="again")), steps.count - slow[1]]
     assert slow[1] >= len(request.prompt) / 16
-    assert fast[1] <= len(request.prompt) / 512 + 3
+    # beside its chunks: its last token, what is generated, and keeping what was read
+    assert fast[1] <= len(request.prompt) / 512 + 4
     assert [output.text for output in fast[0]] == [output.text for output in slow[0]]
 
 

@@ -116,7 +116,7 @@ def test_the_protocol_is_the_same_in_every_process_and_another_for_other_message
     assert there.stdout.strip() == ours
 
     found = set()
-    for others in (types.Usage, types.Timing):
+    for others in (types.EngineLimits, types.LoadProgress):
         monkeypatch.setattr("mlxd.engines.worker.protocol.ToWorker", ToWorker | others)
         found.add(protocol())
     assert len(found | {ours}) == 3

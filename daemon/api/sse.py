@@ -36,6 +36,14 @@ def comment(text: str) -> bytes:
     return f": {text}\n\n".encode()
 
 
+class _Response(web.StreamResponse):
+    """One whose head goes out with the first bytes of its body, which follow at once: each send costs as much as making
+    a chunk.
+    """
+
+    _send_headers_immediately = False
+
+
 class EventStream:
     """One stream to one client, of events unless `content_type` says else. The status line goes out with what is sent
     first.
@@ -49,7 +57,7 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
         self._writing = False
-        self.response = web.StreamResponse(
+        self.response = _Response(
             headers={
                 "Content-Type": content_type,
                 "Cache-Control": "no-cache, no-transform",
@@ -79,17 +87,25 @@ class EventStream:
 
     async def write(self, data: bytes) -> None:
         """Send what is framed already."""
+        await self._send(data, last=False)
+
+    async def end(self, data: bytes) -> None:
+        """Send what is framed already, and the end of the body with it."""
+        await self._send(data, last=True)
+
+    async def _send(self, data: bytes, *, last: bool) -> None:
         self._last_write = self._loop.time()
         if not self.started:
             await self.response.prepare(self._request)  # suspends nowhere, so that no other write comes between
+        send = self.response.write_eof if last else self.response.write
         transport = self._request.transport
         if transport is not None and transport.get_write_buffer_size() == 0 and len(data) < _NEVER_WAITS:
-            await self.response.write(data)
+            await send(data)
             return
         self._writing = True
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
-                await self.response.write(data)
+                await send(data)
         except TimeoutError:
             if transport is not None:
                 transport.abort()

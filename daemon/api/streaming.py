@@ -69,7 +69,7 @@ async def _send_all(stream: EventStream, inference: Inference, writer: StreamWri
             data = writer.write(choice, output)
             if data:
                 await stream.write(data)
-    await stream.write(writer.end())
+    await stream.end(writer.end())
 
 
 async def _send_last(stream: EventStream, event: bytes) -> None:
