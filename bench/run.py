@@ -77,7 +77,7 @@ def main() -> None:
     print(f"\n{text}")
     if options.results:
         options.results.mkdir(parents=True, exist_ok=True)
-        stem = options.results / time.strftime("%Y-%m-%d")
+        stem = options.results / time.strftime("%Y-%m-%d-%H%M")
         stem.with_suffix(".md").write_text(text)
         kept = {"machine": facts, "rounds": options.rounds, "figures": [figure.as_json() for figure in report.figures]}
         stem.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
