@@ -104,10 +104,10 @@ async def test_a_stream_that_writes_has_no_beats_and_leaves_no_task():
         nonlocal before
         before = asyncio.all_tasks()
         stream = EventStream(request)
-        async with kept_alive(stream, 0.2, beats):
+        async with kept_alive(stream, 1.0, beats):
             for _ in range(100):
                 await stream.write(b"data: 1\n\n")
-                await asyncio.sleep(0.005)  # all of it lasts more than twice as long as a silence
+                await asyncio.sleep(0.015)  # all of it lasts half as long again as a silence
         assert asyncio.all_tasks() == before
         return stream.response
 
