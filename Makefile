@@ -20,7 +20,7 @@ PLANNER_TESTS := $(filter-out tests/test_planner_machine.py,\
 # The tests of the whole API: all that start a real daemon.
 API_TESTS = $(shell grep -lE '^from (daemon_process|clients_daemon) import' tests/test_*.py)
 
-.PHONY: setup demo run check test suite test-process planner-coverage soak bench bench-parts memory-table page-shots service-files lock clean
+.PHONY: setup demo run check test suite test-process planner-coverage soak bench-setup bench bench-parts memory-table page-shots service-files lock clean
 
 setup: $(STAMP)
 
@@ -67,9 +67,11 @@ planner-coverage: setup
 soak: setup test-process
 	$(WITH_BLAS) $(BIN)/python -Im pytest -m soak --timeout 3600
 
-# What mlxd costs and how it compares: bench/run.py tells of its parts. The figures go into bench/results and docs/.
-bench: setup
+bench-setup: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint etc/constraints.txt --editable '.[cpu,dev,bench]'
+
+# What mlxd costs and how it compares: bench/run.py tells of its parts. The figures go into bench/results and docs/.
+bench: bench-setup
 	$(WITH_BLAS) $(BIN)/python bench/run.py --results bench/results
 
 # Parts with tables of their own: the planner, loads beside work, images.
@@ -91,7 +93,7 @@ service-files: setup
 	$(BIN)/python etc/service_files.py
 
 # Take the versions installed now as the ones that development and CI use.
-lock: setup
+lock: bench-setup
 	$(BIN)/python -m pip freeze --exclude-editable | sort -f > etc/constraints.txt
 
 clean:

@@ -100,7 +100,7 @@ async def raw_speed(sides: Sides, tokens: Sequence[int], number: int) -> float:
 
 
 async def streams(
-    report: Report, sides: Sides, tokens: Sequence[int], *, raw: bool = True
+    report: Report, sides: Sides, tokens: Sequence[int]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Samples of tokens a second and of the median first token, for answers of so many tokens at once."""
     firsts: dict[str, list[float]] = {name: [] for name in sides.servers}
@@ -110,9 +110,10 @@ async def streams(
         firsts[name].append(statistics.median(answer.ttft for answer in answers))
         return speed
 
-    parts: dict[str, Callable[[int], Awaitable[float]]] = {name: partial(one, name) for name in sides.servers}
-    if raw:
-        parts = {"raw": partial(raw_speed, sides, tokens), **parts}
+    parts: dict[str, Callable[[int], Awaitable[float]]] = {
+        "raw": partial(raw_speed, sides, tokens),
+        **{name: partial(one, name) for name in sides.servers},
+    }
     samples = await in_turn(parts, report.rounds)
     return samples, {name: moments[1:] for name, moments in firsts.items()}
 

@@ -16,66 +16,46 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from pathlib import Path
 
-import aiohttp
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from servers import mlx_lm_server, mlxd
-from smollm2 import smollm2_folder
+from asking import ask, call
+from models import model_path
+from servers import Server, mlx_lm_server, mlxd
 from tiny_models import build_tiny_model
 
 # About 150 MB a layer in float32.
 WIDE = {"hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
 
 
-class Client:
-    """Short greedy answers of one server, and mlxd's admin calls."""
+async def answer(server: Server, max_tokens: int = 8) -> float:
+    """Seconds that a short answer takes."""
+    return (await ask(server, "Count to ten.", max_tokens, stream=False)).seconds
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
-        self._url = url
-        self._session = session
 
-    async def answer(self, model: str, max_tokens: int = 8) -> float:
-        """Seconds that an answer takes."""
-        body = {
-            "model": model,
-            "messages": [{"role": "user", "content": "Count to ten."}],
-            "max_tokens": max_tokens,
-            "temperature": 0,
-        }
-        started = time.perf_counter()
-        async with self._session.post(f"{self._url}/v1/chat/completions", json=body) as response:
-            response.raise_for_status()
-            await response.read()
-        return time.perf_counter() - started
-
-    async def admin(self, path: str) -> float:
-        """Seconds that a POST takes."""
-        started = time.perf_counter()
-        async with self._session.post(f"{self._url}/admin/{path}") as response:
-            response.raise_for_status()
-            await response.read()
-        return time.perf_counter() - started
+async def admin(server: Server, path: str) -> float:
+    """Seconds that a POST takes."""
+    started = time.perf_counter()
+    await call(server, "POST", f"/admin/{path}")
+    return time.perf_counter() - started
 
 
 def entries(**models: Path) -> str:
     return "".join(f'[[model]]\nname = "{name}"\npath = "{path}"\n' for name, path in models.items())
 
 
-async def beside(client: Client, runs: int) -> None:
-    await client.answer("it")
+async def beside(server: Server, runs: int) -> None:
+    await answer(server)
     quiet, loading, seconds = [], [], []
     for _ in range(runs):
-        quiet += [await client.answer("it") for _ in range(10)]
-        load = asyncio.create_task(client.admin("models/big/load"))
+        quiet += [await answer(server) for _ in range(10)]
+        load = asyncio.create_task(admin(server, "models/big/load"))
         while not load.done():
-            loading.append(await client.answer("it"))
+            loading.append(await answer(server))
         seconds.append(await load)
-        await client.admin("models/big/unload")
+        await admin(server, "models/big/unload")
     alone, with_load = statistics.median(quiet), statistics.median(loading)
     print(
         f"beside     load {statistics.median(seconds):.2f} s; answer {alone:.3f} s alone, {with_load:.3f} s beside it "
@@ -83,46 +63,43 @@ async def beside(client: Client, runs: int) -> None:
     )
 
 
-async def swaps(answer: Callable[[str], Awaitable[float]], names: tuple[str, str], runs: int) -> float:
-    for name in names:
-        await answer(name)
-    return statistics.median([await answer(name) for _ in range(runs) for name in names])
+async def swaps(servers: Sequence[Server], runs: int) -> float:
+    for server in servers:
+        await answer(server, 1)
+    return statistics.median([await answer(server, 1) for _ in range(runs) for server in servers])
 
 
-async def together(client: Client, runs: int) -> float:
+async def together(server: Server, runs: int) -> float:
     seconds = []
     for _ in range(runs):
         started = time.perf_counter()
-        await asyncio.gather(client.admin("models/big/load"), client.admin("models/other/load"))
+        await asyncio.gather(admin(server, "models/big/load"), admin(server, "models/other/load"))
         seconds.append(time.perf_counter() - started)
-        await asyncio.gather(client.admin("models/big/unload"), client.admin("models/other/unload"))
+        await asyncio.gather(admin(server, "models/big/unload"), admin(server, "models/other/unload"))
     return statistics.median(seconds)
 
 
 async def measure(folder: Path, runs: int, layers: int) -> None:
-    small = smollm2_folder()
+    small = model_path("smollm2")
     big, other = (
         build_tiny_model(folder / name, "mid", seed=seed, cache=folder, num_hidden_layers=layers, **WIDE)
         for seed, name in enumerate(("big", "other"))
     )
     models = entries(big=big, other=other)
-    async with aiohttp.ClientSession() as session:
-        with mlxd(small, folder, models) as server:
-            await beside(Client(server.url, session), runs)
-        with mlxd(small, folder, entries(two=small) + "[residency]\nmax_loaded = 1\n") as server:
-            client = Client(server.url, session)
-            mine = await swaps(lambda name: client.answer(name, 1), ("it", "two"), runs)
-        link = folder / "two"
-        link.symlink_to(small)
-        with mlx_lm_server(small) as server:
-            peer = Client(server.url, session)
-            theirs = await swaps(lambda name: peer.answer(name, 1), (str(small), str(link)), runs)
-        print(f"swap       first token after {mine:.3f} s; mlx_lm.server {theirs:.3f} s: {mine / theirs:.2f} times")
-        times = {}
-        for number in (1, 2):
-            with mlxd(small, folder, f"{models}[residency]\nmax_loading = {number}\n") as server:
-                times[number] = await together(Client(server.url, session), runs)
-        print(f"together   one by one {times[1]:.2f} s, both at once {times[2]:.2f} s: {times[2] / times[1]:.2f} times")
+    with mlxd(small, folder, models) as server:
+        await beside(server, runs)
+    with mlxd(small, folder, entries(two=small) + "[residency]\nmax_loaded = 1\n") as server:
+        mine = await swaps((server, server.of("two")), runs)
+    link = folder / "two"
+    link.symlink_to(small)
+    with mlx_lm_server(small) as server:
+        theirs = await swaps((server.of(str(small)), server.of(str(link))), runs)
+    print(f"swap       first token after {mine:.3f} s; mlx_lm.server {theirs:.3f} s: {mine / theirs:.2f} times")
+    times = {}
+    for number in (1, 2):
+        with mlxd(small, folder, f"{models}[residency]\nmax_loading = {number}\n") as server:
+            times[number] = await together(server, runs)
+    print(f"together   one by one {times[1]:.2f} s, both at once {times[2]:.2f} s: {times[2] / times[1]:.2f} times")
 
 
 def main() -> None:
