@@ -83,7 +83,6 @@ class Daemon:
         hf_cache: Path | None,
         backend: Callable[..., Backend] = mlx_backend,
         read: Callable[[], LoadedConfig] | None = None,
-        on_imported: Callable[[], None] = lambda: None,
         on_hung: Callable[[str], None] = lambda _: None,
         loop_lag: Callable[[], float] = lambda: 0.0,
         boot: Callable[[], str | None] = boot_id,
@@ -92,14 +91,12 @@ class Daemon:
     ) -> None:
         """Build all parts; `read` reads the configuration again for a reload, by default only the folders are.
 
-        `on_imported` is called once MLX is imported, unless a model is loaded or on its way by then, `on_hung` as
-        EngineWatchdog says. `loop_lag` gives the seconds by which the event loop is late, `boot` what tells one start
-        of the machine from the next; `power` tells of its sleep, `log_tail` has the last lines of the log. Raises
-        ConfigError for settings that this machine or its disk cannot follow.
+        `on_hung` is called as EngineWatchdog says. `loop_lag` gives the seconds by which the event loop is late, `boot`
+        what tells one start of the machine from the next; `power` tells of its sleep, `log_tail` has the last lines of
+        the log. Raises ConfigError for settings that this machine or its disk cannot follow.
         """
         limits = partial(limits_for, probe=probe, idle_bytes=probe.sample().bytes)
         self._probe = probe
-        self._on_imported = on_imported
         self._loop_lag = loop_lag
         self.guard = MemoryGuard(probe, limits(settings.memory))
         self._prefix_folder = PrefixFolder(settings.server.state_dir / "prefixes", prefix_disk_bound(settings), backend)
@@ -284,8 +281,6 @@ class Daemon:
             return False
         adopt_library_loggers()
         log.info("mlx.imported", seconds=round(time.monotonic() - started, 3))
-        if not self.registry.has_engines:  # what a model leaves behind must stay collectable
-            self._on_imported()
         return True
 
     def _limit_again(self) -> None:

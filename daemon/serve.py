@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -72,7 +71,6 @@ async def _serve(loaded: LoadedConfig, source: ConfigSource, inherited: Inherite
         make_probe(os.environ),
         hf_cache=hf_cache_dir(os.environ),
         read=source.load_checked,
-        on_imported=_spare_collector,
         on_hung=on_hung,
         loop_lag=lambda: loop_watchdog.lag,
         power=system_power(),
@@ -112,15 +110,6 @@ async def _serve(loaded: LoadedConfig, source: ConfigSource, inherited: Inherite
 def _tell_overdue(daemon: Daemon, seconds: float) -> None:
     log.error("daemon.exit_overdue", seconds=seconds)
     daemon.dumps.write("the daemon does not come to its end")
-
-
-def _spare_collector() -> None:
-    """Keep the garbage collector from looking through what was imported, which stays: every look stalls all requests.
-
-    With MLX's libraries these are 100,000 objects, a tenth of a second on slow machines.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def _fail(code: int, error: Exception) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from mlxd.engines.blas_preload import preload_blas
 from mlxd.engines.embedding_types import EncoderInput
+from mlxd.engines.lasting_imports import lasting_imports
 from mlxd.engines.load_watch import LoadWatch
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.token_arrays import Prompt, Tokens, token_array
@@ -256,6 +258,8 @@ class Backend(Protocol):
 
 BackendFactory = Callable[[], Backend]
 
+_MLX_BACKEND = "mlxd.engines.mlx_backend"
+
 
 def mlx_backend(prefix_folder: Any = None, ceiling: Callable[[], int | None] = lambda: None) -> Backend:
     """Import MLX and mlx-lm (seconds), with the BLAS that was chosen, and return the backend on them; models may keep
@@ -263,6 +267,10 @@ def mlx_backend(prefix_folder: Any = None, ceiling: Callable[[], int | None] = l
 
     `ceiling` gives the bytes that the process may use, None for no limit of ours.
     """
-    preload_blas()
-    module = importlib.import_module("mlxd.engines.mlx_backend")
+    if _MLX_BACKEND not in sys.modules:
+        preload_blas()
+        # with MLX's libraries these are 80,000 objects
+        with lasting_imports():
+            importlib.import_module(_MLX_BACKEND)
+    module = importlib.import_module(_MLX_BACKEND)  # another lane may be about it
     return cast(Backend, module.MlxBackend(prefix_folder, ceiling))

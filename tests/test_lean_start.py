@@ -72,3 +72,21 @@ except AttributeError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "no_such_thing" in done.stdout
     assert gc.isenabled()
+
+
+def test_mlx_is_not_looked_through_once_it_is_imported_and_what_comes_later_is():
+    code = """
+import gc, json
+from mlxd.engines.backend import mlx_backend
+mlx_backend()
+first = gc.get_freeze_count()
+later = [[] for _ in range(1000)]
+mlx_backend()
+print(json.dumps([first, gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    frozen, again, others, enabled = json.loads(done.stdout)
+    assert frozen > 50_000
+    assert again <= frozen
+    assert 1000 <= others < 10_000
+    assert enabled

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mlxd.engines.lasting_imports import lasting_imports
+
 
 @contextmanager
 def lean_start() -> Iterator[None]:
-    """For the imports of a long-running process.
-
-    The collector would look through all that is imported, again and again. structlog imports rich where it is
-    installed, for tracebacks in colour: the log's are plain.
-    """
-    gc.disable()
-    with _without("rich"):
-        importlib.import_module("structlog")
-    try:
+    """For the imports of a long-running process. structlog imports rich where it is installed: the log is plain."""
+    with lasting_imports():
+        with _without("rich"):
+            importlib.import_module("structlog")
         yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @contextmanager
