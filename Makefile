@@ -20,7 +20,7 @@ PLANNER_TESTS := $(filter-out tests/test_planner_machine.py,\
 # The tests of the whole API: all that start a real daemon.
 API_TESTS = $(shell grep -lE '^from (daemon_process|clients_daemon) import' tests/test_*.py)
 
-.PHONY: setup demo run check test suite test-process planner-coverage soak bench-setup bench bench-parts memory-table page-shots service-files lock clean
+.PHONY: setup demo run check test suite test-process planner-coverage soak bench-setup bench bench-parts fleet memory-table page-shots service-files lock clean
 
 setup: $(STAMP)
 
@@ -74,11 +74,16 @@ bench-setup: setup
 bench: bench-setup
 	$(WITH_BLAS) $(BIN)/python bench/run.py --results bench/results
 
-# Parts with tables of their own: the planner, loads beside work, images.
+# Parts with tables of their own: the planner, loads beside work, images, answers of peers.
 bench-parts: setup
 	$(BIN)/python bench/planning.py
 	$(WITH_BLAS) $(BIN)/python bench/swaps.py
 	$(WITH_BLAS) $(BIN)/python bench/vision.py
+	$(WITH_BLAS) $(BIN)/python bench/passing.py
+
+# How requests do over 1 to 1,000 daemons, by the way a daemon is chosen; the plot of it is part of the documentation.
+fleet: bench-setup
+	$(BIN)/python bench/fleet.py --plot docs/fleet.png
 
 # Measure what prompts cost against what they are priced at, and put the figures into the documentation.
 memory-table: setup

@@ -39,6 +39,7 @@ from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.model_removal import ModelRemover
 from mlxd.daemon.model_watch import ModelWatch
 from mlxd.daemon.observers import connect_crumbs, connect_metrics, connect_share
+from mlxd.daemon.peers.peers import Peers
 from mlxd.daemon.probe_choice import count_workers
 from mlxd.daemon.reload import Reloader, Sources
 from mlxd.daemon.restore import FirstLoads
@@ -183,11 +184,13 @@ class Daemon:
             metrics=self._metrics,
             log_tail=self._log_tail,
             pulls=self._pulls,
+            peers=Peers(lambda: self.live.settings.peer),
             remover=self._remover,
             loop_lag=self._loop_lag,
             at_work=self._at_work,
         )
         self._metrics.observe(self.registry.models, self.guard, self._books, self._share)
+        self._metrics.observe_peers(services.peers)
         FeedSource(services).connect()
         connect_metrics(self.registry, services.running, self._metrics)
         connect_share(self.registry, self.guard, self._share, self._relief)
@@ -227,6 +230,7 @@ class Daemon:
         self._own(self._sleep.run(), "sleep")
         self._own(self._hosts.forget_prefixes(self.live), "prefixes")
         self._own(self._pulls.run(), "pulls")
+        self._own(self.services.peers.run(), "peers")
 
     async def close(self) -> bool:
         """Refuse, drain, abort, free, in this order. False when something had to be abandoned.
@@ -236,7 +240,7 @@ class Daemon:
         drain, unload = self.live.settings.server.drain_timeout, self.live.settings.residency.unload_timeout
         until = time.monotonic() + drain + unload
         self._crumbs.closing()
-        clean = await self.registry.close(drain)
+        clean, _ = await asyncio.gather(self.registry.close(drain), self.services.peers.drain(drain))
         self._stop.set()
         processes = self._pulls.close(KILL_PATIENCE), self._hosts.workers.close(KILL_PATIENCE)
         ended = [await self._end_tasks(), *await asyncio.gather(*processes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from mlxd.daemon.config_hosts import is_loopback
 from mlxd.daemon.config_rules import Base, Unexpected, absolute
 from mlxd.daemon.config_schema import SECTIONS, dotted_keys
 from mlxd.daemon.config_show import describe, leaves, to_public
-from mlxd.daemon.config_tables import TableReader, note_repeated_names
-from mlxd.daemon.settings import LoadedConfig, ModelSettings, Settings
+from mlxd.daemon.config_tables import TableReader, note_repeated_names, note_repeated_peers
+from mlxd.daemon.settings import LoadedConfig, ModelSettings, PeerSettings, Settings
 
 __all__ = ["ConfigError", "LoadedConfig", "Problem", "check_bind", "describe", "load_config", "located", "to_public"]
 
@@ -24,6 +25,14 @@ _USER_FILE = ".config/mlxd/mlxd.toml"
 _MACHINE_FILE = Path("/etc/mlxd/mlxd.toml")
 
 Values = dict[str, dict[str, Any]]
+
+
+@dataclass
+class Entries:
+    """The values of each entry in an array of tables, as far as they are valid."""
+
+    models: list[dict[str, Any]] = field(default_factory=list)
+    peers: list[dict[str, Any]] = field(default_factory=list)
 
 
 def load_config(flags: Mapping[str, object], environ: Mapping[str, str], path: Path | None) -> LoadedConfig:
@@ -35,11 +44,11 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str], path: P
     found, text = _find_file(path, environ, here)
     values: Values = {name: {} for name in SECTIONS}
     origins = dict.fromkeys(dotted_keys(), "default")
-    report, models = Report(None), list[dict[str, Any]]()
+    report, entries = Report(None), Entries()
     if found:
         document, lines = parse(found, text)
         report = Report(str(found), lines)
-        models = _read_document(document, TableReader(report, Base(here.home, found.parent)), values, report)
+        entries = _read_document(document, TableReader(report, Base(here.home, found.parent)), values, report)
         origins |= _file_origins(document)
     given, problems = environment_values(environ)
     for item in [*given, *flag_values(flags)]:
@@ -47,7 +56,7 @@ def load_config(flags: Mapping[str, object], environ: Mapping[str, str], path: P
     problems = sorted(report.problems, key=lambda problem: problem.line or 0) + problems
     if problems:
         raise ConfigError(*problems)
-    settings = _settings(values, models, here)
+    settings = _settings(values, entries, here)
     _check_limits(settings, origins, report)
     return LoadedConfig(settings, found, _with_inherited(origins, settings), report.lines())
 
@@ -113,21 +122,22 @@ def _named(written: str, by: str, here: Base) -> Path:
         raise ConfigError(Problem(f"{error}, got {shown(written)}", by)) from None
 
 
-def _read_document(
-    document: dict[str, Any], reader: TableReader, values: Values, report: Report
-) -> list[dict[str, Any]]:
-    models: list[dict[str, Any]] = []
+def _read_document(document: dict[str, Any], reader: TableReader, values: Values, report: Report) -> Entries:
+    entries = Entries()
     for name, raw in document.items():
         if name == "model":
-            models = reader.models(raw)
+            entries.models = reader.models(raw)
+        elif name == "peer":
+            entries.peers = reader.peers(raw)
         elif name == "engine":
             values[name] = reader.engine(raw)
         elif name in SECTIONS:
             values[name] = reader.keys(raw, (name,), SECTIONS[name].rules, elsewhere=dotted_keys())
         else:
-            report.unknown((name,), [*SECTIONS, "model"], dotted_keys())
-    note_repeated_names(models, report)
-    return models
+            report.unknown((name,), [*SECTIONS, "model", "peer"], dotted_keys())
+    note_repeated_names(entries.models, report)
+    note_repeated_peers(entries.peers, report)
+    return entries
 
 
 def _file_origins(document: dict[str, Any]) -> dict[str, str]:
@@ -145,13 +155,14 @@ def _take(given: Given, values: Values, origins: dict[str, str], base: Base) -> 
     return []
 
 
-def _settings(values: Values, models: list[dict[str, Any]], base: Base) -> Settings:
+def _settings(values: Values, entries: Entries, base: Base) -> Settings:
     sections: dict[str, Any] = {}
     for name, table in SECTIONS.items():
         home = {key: table.rules[key].read(raw, base) for key, raw in table.home_defaults.items()}
         sections[name] = table.kind(**(home | values[name]))
     ttl = sections["models"].ttl
-    return Settings(**sections, model=tuple(ModelSettings(**({"ttl": ttl} | entry)) for entry in models))
+    models = tuple(ModelSettings(**({"ttl": ttl} | entry)) for entry in entries.models)
+    return Settings(**sections, model=models, peer=tuple(PeerSettings(**entry) for entry in entries.peers))
 
 
 def _check_limits(settings: Settings, origins: Mapping[str, str], report: Report) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from mlxd.daemon.config_errors import KeyPath
-from mlxd.daemon.config_schema import SECTIONS
+from mlxd.daemon.config_schema import PEER_RULES, SECTIONS
 from mlxd.daemon.settings import Settings
 
 
@@ -94,9 +94,15 @@ MODEL_KEYS: Mapping[str, Applies] = {
 """The keys of a `[[model]]` entry but for `engine`, whose keys are as in [engine]."""
 
 
+PEER_KEYS: Mapping[str, Applies] = dict.fromkeys(PEER_RULES, Applies.NOW)
+"""The keys of a `[[peer]]` entry."""
+
+
 def applies(path: KeyPath) -> Applies:
-    """When a change of this key takes effect; models go by name. Raises KeyError for what is no key."""
+    """When a change of this key takes effect; models and peers go by name. Raises KeyError for what is no key."""
     table, *rest = map(str, path)
+    if table == "peer":
+        return PEER_KEYS[rest[1]]
     if table != "model":
         return KEYS[f"{table}.{rest[0]}"]
     return KEYS[f"engine.{rest[2]}"] if rest[1] == "engine" else MODEL_KEYS[rest[1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
@@ -44,6 +45,22 @@ def remote_host_complaint(text: str) -> str | None:
     if text == "*" or _is_address(text) or _is_name(text):
         return None
     return 'expected a host name or an IP address without port, such as "images.example", or "*"'
+
+
+def server_complaint(text: str) -> str | None:
+    """For the URL of another server."""
+    problem = 'expected the URL of a server without a query, such as "http://studio.local:8484"'
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return problem
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return problem
+    if parts.username is not None or parts.password is not None:
+        return "expected a URL without user and password; its key goes into the key of the entry"
+    sound = parts.scheme in ("http", "https") and parts.hostname and port != 0 and not parts.query + parts.fragment
+    return None if sound else problem
 
 
 def repo_complaint(text: str) -> str | None:

@@ -5,7 +5,9 @@ Every reader raises `Unexpected`, which says what was expected.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any
 
 import tomli
 
+# A secret cannot be guessed from what is shown of it, which is another after each start.
+_OWN = secrets.token_bytes(32)
 _TO = "\N{EN DASH}"
 
 
@@ -59,6 +63,8 @@ def _boolean_text(text: str) -> object:
 def integer(low: int, high: int | None = None) -> Rule:
     """A whole number from `low` to `high`."""
     expected = f"expected an integer {low}{_TO}{high}" if high is not None else f"expected an integer, {low} or more"
+    if low < 0:
+        expected = f"expected an integer from {low} to {high}"
 
     def read(value: object, _base: Base) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -122,6 +128,15 @@ def text(check: Callable[[str], str | None], *, optional: bool = False) -> Rule:
         return value
 
     return Rule(read, write=lambda value: value or "")
+
+
+def secret(check: Callable[[str], str | None]) -> Rule:
+    """An optional string that is never shown; what is written for it tells one from another."""
+    return Rule(text(check, optional=True).read, write=lambda value: "" if value is None else _masked(value))
+
+
+def _masked(value: str) -> str:
+    return f"*** ({hashlib.blake2b(value.encode(), digest_size=4, key=_OWN).hexdigest()})"
 
 
 def path(*words: str, optional: bool = False) -> Rule:

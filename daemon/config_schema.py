@@ -15,9 +15,10 @@ from mlxd.daemon.config_hosts import (
     origin_complaint,
     remote_host_complaint,
     repo_complaint,
+    server_complaint,
 )
 from mlxd.daemon.config_quantities import byte_count, duration, size
-from mlxd.daemon.config_rules import Rule, boolean, choice, integer, list_of, number, path, text
+from mlxd.daemon.config_rules import Rule, boolean, choice, integer, list_of, number, path, secret, text
 
 _TICK = 0.001
 _WATCH_TICK = 0.1
@@ -34,6 +35,20 @@ def name_complaint(name: str) -> str | None:
     if any(part in {"", ".", ".."} for part in name.split("/")):
         return 'expected a name whose parts between slashes are not empty, "." or ".."'
     return None
+
+
+def _peer_complaint(name: str) -> str | None:
+    """For the name of a peer, which stands before a slash in names of models."""
+    return name_complaint(name) or ("expected a name without a slash" if "/" in name else None)
+
+
+def _key_complaint(key: str) -> str | None:
+    return None if key.isascii() and key.isprintable() and " " not in key else "expected a key as it is sent"
+
+
+def _pattern_complaint(pattern: str) -> str | None:
+    sound = 0 < len(pattern) <= _MAX_NAME and pattern.isprintable() and " " not in pattern
+    return None if sound else 'expected a name of a model or a pattern, such as "*" or "mlx-community/*"'
 
 
 def _stop_complaint(stop: str) -> str | None:
@@ -183,6 +198,15 @@ SAMPLING_RULES: Mapping[str, Rule] = {
     "repetition_penalty": number(0, 10, above=True),
     "presence_penalty": number(-2, 2),
     "frequency_penalty": number(-2, 2),
+}
+
+PEER_RULES: Mapping[str, Rule] = {
+    "name": text(_peer_complaint),
+    "url": text(server_complaint),
+    "key": secret(_key_complaint),
+    "models": list_of(text(_pattern_complaint)),
+    "priority": integer(-1000, 1000),
+    "timeout": duration(1, never=True),
 }
 
 PRESET_RULES: Mapping[str, Rule] = {"name": text(name_complaint)}

@@ -10,14 +10,18 @@ from msgspec import Struct
 
 from mlxd.daemon.config_errors import KeyPath, dotted
 from mlxd.daemon.config_rules import Rule
-from mlxd.daemon.config_schema import ADAPTER_PATH, MODEL_RULES, OVERRIDE_RULES, SAMPLING_RULES, SECTIONS
+from mlxd.daemon.config_schema import ADAPTER_PATH, MODEL_RULES, OVERRIDE_RULES, PEER_RULES, SAMPLING_RULES, SECTIONS
 from mlxd.daemon.settings import LoadedConfig, ModelSettings, PresetSettings, SamplingSettings, Settings
+
+NAMED = (("model",), ("peer",))
+"""The arrays of tables whose entries have names."""
 
 
 def to_public(settings: Settings) -> dict[str, Any]:
     """All settings as JSON data in the form of the file, so that they could be read again; no secrets."""
     sections = {name: _written(getattr(settings, name), table.rules) for name, table in SECTIONS.items()}
-    return sections | {"model": [_model(entry) for entry in settings.model]}
+    peers = [_without_empty(_written(entry, PEER_RULES)) for entry in settings.peer]
+    return sections | {"model": [_model(entry) for entry in settings.model], "peer": peers}
 
 
 def describe(loaded: LoadedConfig) -> list[tuple[str, str, str]]:
@@ -29,7 +33,7 @@ def describe(loaded: LoadedConfig) -> list[tuple[str, str, str]]:
 
 
 def leaves(value: object) -> Iterator[tuple[str, Any]]:
-    """The dotted keys of nested tables with their values; models go by name, other array elements by index."""
+    """The dotted keys of nested tables with their values; models and peers go by name, other elements by index."""
     return ((dotted(at), element) for at, element in paths(value))
 
 
@@ -40,9 +44,9 @@ def paths(value: object, at: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
             yield from paths(element, (*at, key))
     elif isinstance(value, list) and value and all(isinstance(element, dict) for element in value):
         for index, element in enumerate(value):
-            name = element.get("name") if at == ("model",) else None
+            name = element.get("name") if at in NAMED else None
             yield from paths(element, (*at, name if isinstance(name, str) and name else index))
-    elif at != ("model",):
+    elif at not in NAMED:
         yield at, value
 
 
@@ -50,8 +54,12 @@ def _written(table: Struct, rules: Mapping[str, Rule]) -> dict[str, Any]:
     return {key: rule.write(getattr(table, key)) for key, rule in rules.items()}
 
 
+def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in ("", None)}
+
+
 def _model(entry: ModelSettings) -> dict[str, Any]:
-    public = {key: value for key, value in _written(entry, MODEL_RULES).items() if value not in ("", None)}
+    public = _without_empty(_written(entry, MODEL_RULES))
     if entry.adapters:
         public["adapters"] = {name: ADAPTER_PATH.write(folder) for name, folder in entry.adapters.items()}
     if entry.engine:

@@ -16,6 +16,7 @@ from mlxd.daemon.config_schema import (
     MODEL_RULES,
     MODEL_TABLES,
     OVERRIDE_RULES,
+    PEER_RULES,
     PRESET_RULES,
     PRESET_TABLES,
     SAMPLING_RULES,
@@ -70,18 +71,30 @@ class TableReader:
 
     def models(self, raw: object) -> list[dict[str, Any]]:
         """The values of each `[[model]]` entry, as far as they are valid."""
-        at: KeyPath = ("model",)
-        entries = list(self._entries(raw, at, "expected [[model]] entries"))
+        return [self._model(entry, path) for path, entry in self._named("model", raw)]
+
+    def peers(self, raw: object) -> list[dict[str, Any]]:
+        """The values of each `[[peer]]` entry, as far as they are valid."""
+        return [self._peer(entry, path) for path, entry in self._named("peer", raw)]
+
+    def _named(self, table: str, raw: object) -> list[tuple[KeyPath, object]]:
+        """The entries of an array of tables, which go by their names."""
+        entries = list(self._entries(raw, (table,), f"expected [[{table}]] entries"))
         for path, entry in entries:
             name = entry.get("name") if isinstance(entry, dict) else None
             if isinstance(name, str) and name:
                 self._report.rename(path, name)
-        return [self._model(entry, path) for path, entry in entries]
+        return entries
+
+    def _peer(self, raw: object, at: KeyPath) -> dict[str, Any]:
+        self._require("name", raw, at)
+        self._require("url", raw, at)
+        return self.keys(raw, at, PEER_RULES)
 
     def _model(self, raw: object, at: KeyPath) -> dict[str, Any]:
         values = self.keys(raw, at, MODEL_RULES, MODEL_TABLES, _MODEL_ELSEWHERE)
         table = raw if isinstance(raw, dict) else {}
-        self._require_name(raw, at)
+        self._require("name", raw, at)
         if "path" in table and "repo" in table:
             self._report.add((*at, "repo"), "expected either path or repo, not both")
         if "adapters" in table:
@@ -123,7 +136,7 @@ class TableReader:
     def _preset(self, raw: object, at: KeyPath) -> PresetSettings:
         values = {"name": ""} | self.keys(raw, at, PRESET_RULES, PRESET_TABLES)
         table = raw if isinstance(raw, dict) else {}
-        self._require_name(raw, at)
+        self._require("name", raw, at)
         if "sampling" in table:
             values["sampling"] = self._sampling(table["sampling"], (*at, "sampling"))
         if "template" in table:
@@ -139,9 +152,9 @@ class TableReader:
                 self._report.add((*at, key), f"expected strings, numbers, booleans, arrays or tables, got {value}")
         return table
 
-    def _require_name(self, raw: object, at: KeyPath) -> None:
-        if isinstance(raw, dict) and "name" not in raw:
-            self._report.add((*at, "name"), "expected a name, but there is none")
+    def _require(self, key: str, raw: object, at: KeyPath) -> None:
+        if isinstance(raw, dict) and key not in raw:
+            self._report.add((*at, key), f"expected a {key}, but there is none")
 
     def _entries(self, raw: object, at: KeyPath, expected: str) -> Iterator[tuple[KeyPath, object]]:
         if isinstance(raw, list):
@@ -157,6 +170,16 @@ class TableReader:
 
     def _names(self, raw: object) -> frozenset[str]:
         return frozenset(raw) if isinstance(raw, dict) else frozenset()
+
+
+def note_repeated_peers(peers: list[dict[str, Any]], report: Report) -> None:
+    """Note every peer whose name an earlier one has."""
+    taken: set[str] = set()
+    for index, values in enumerate(peers):
+        name = values.get("name")
+        if name in taken:
+            report.add(("peer", index, "name"), f'expected a name of its own, but "{name}" is a peer already')
+        taken.add(name or "")
 
 
 def note_repeated_names(models: list[dict[str, Any]], report: Report) -> None:

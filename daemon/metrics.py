@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mlxd.daemon.memory_books import MemoryBooks
+from mlxd.daemon.peers.peers import Peers
 from mlxd.daemon.traffic import Traffic
 from mlxd.engines.memory_share import MemoryShare
 from mlxd.memory.guard import MemoryGuard
@@ -113,6 +114,10 @@ class Metrics:
         """Look these up when somebody reads, on the event loop; called once."""
         self._registry.register(_Lookup(models, guard, books, share))
 
+    def observe_peers(self, peers: Peers) -> None:
+        """Look these up as well; called once."""
+        self._registry.register(_PeerLookup(peers))
+
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""
         return generate_latest(self._registry)
@@ -166,6 +171,28 @@ class _Lookup(Collector):
         yield limits
 
 
+class _PeerLookup(Collector):
+    """Gauges of peers; nothing is asked of them for it."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing, as above."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        up = Family("mlxd_peer_up", "1 for a peer that requests go to, 0 for one that is left alone.", labels=["peer"])
+        requests = Family("mlxd_peer_requests", "Requests that are with a peer.", labels=["peer"])
+        first = Family("mlxd_peer_first_token_seconds", "How long a peer's first tokens took lately.", labels=["peer"])
+        for peer in self._peers.all():
+            up.add_metric([peer.name], float(peer.is_up))
+            requests.add_metric([peer.name], peer.in_flight)
+            if peer.first_token_s is not None:
+                first.add_metric([peer.name], peer.first_token_s)
+        yield from (up, requests, first)
+
+
 def _model_gauges(models: list[ModelSnapshot]) -> Iterator[Family]:
     state = Family("mlxd_model_state", "1 for the state that a model is in.", labels=["model", "state"])
     resident = Family("mlxd_model_resident_bytes", "Weights, KV cache and kept prompt prefixes.", labels=["model"])
@@ -177,10 +204,9 @@ def _model_gauges(models: list[ModelSnapshot]) -> Iterator[Family]:
         for one in State:
             state.add_metric([*name, str(one)], float(model.state == one))
         resident.add_metric(name, model.resident_bytes)
+        waiting.add_metric(name, model.waiting)
         if model.engine is None:
-            waiting.add_metric(name, model.queued)
             continue
-        waiting.add_metric(name, model.queued + model.engine.waiting)
         running.add_metric(name, model.engine.running)
         age.add_metric(name, model.engine.heartbeat_age_s)
     yield from (state, resident, running, waiting, age)

@@ -156,6 +156,20 @@ class ModelSettings(Struct, frozen=True):
     presets: tuple[PresetSettings, ...] = ()
 
 
+class PeerSettings(Struct, frozen=True):
+    """One `[[peer]]` entry: another mlxd, or any OpenAI-compatible server, whose `url` has no path below /v1.
+
+    `models` are patterns over its names, `timeout` is seconds for which it may send nothing while it answers.
+    """
+
+    name: str
+    url: str
+    key: str | None = None
+    models: tuple[str, ...] = ("*",)
+    priority: int = 0
+    timeout: float | None = 600.0
+
+
 class ImagesSettings(Struct, frozen=True):
     """What is taken of images in one request: how many, bytes of a file, and pixels of all, width times height.
 
@@ -202,6 +216,7 @@ class Settings(Struct, frozen=True):
     images: ImagesSettings = ImagesSettings()
     supervision: SupervisionSettings = SupervisionSettings()
     model: tuple[ModelSettings, ...] = ()
+    peer: tuple[PeerSettings, ...] = ()
     log: LogSettings = LogSettings()
 
     def model_for(self, name: str) -> ModelSettings | None:

@@ -44,6 +44,8 @@ class Blocker:
 class Plan:
     """The way to a model: bytes that its load needs and that are free, the models that would be evicted, those that it
     would have to wait for, those that cannot leave, and the seconds until it is ready, None when that is not known.
+
+    Where other machines may answer too, `order` says who is asked, by the names of peers; "here" is this one.
     """
 
     model: str
@@ -54,6 +56,7 @@ class Plan:
     waits_for: tuple[str, ...] = ()
     blocked_by: tuple[Blocker, ...] = ()
     eta_s: float | None = None
+    order: tuple[str, ...] = ()
 
 
 def explain(state: Residency, name: str, now: float, *, operator: bool = False) -> Plan:

@@ -83,11 +83,16 @@ class NameTable:
         wanted = name or default
         if not wanted:
             raise UnknownModel("", ())
+        found = self.find(wanted)
+        if found is None:
+            raise UnknownModel(wanted, self._similar(wanted))
+        return found
+
+    def find(self, wanted: str) -> Resolved | None:
+        """The same for what may be no name of here, which is None. Raises AmbiguousModel."""
         found = self._find(wanted)
         if found is None and wanted.endswith(_LATEST):
             found = self._find(wanted.removesuffix(_LATEST))
-        if found is None:
-            raise UnknownModel(wanted, self._similar(wanted))
         return found
 
     def _find(self, name: str) -> Resolved | None:

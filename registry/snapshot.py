@@ -40,6 +40,11 @@ class ModelSnapshot:
     engine: EngineStats | None = None
     pid: int | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for the model, or for a slot in its engine."""
+        return self.queued + (self.engine.waiting if self.engine is not None else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -25,6 +25,7 @@ from mlxd.daemon.catalog import Catalog
 from mlxd.daemon.key_ring import KeyRing
 from mlxd.daemon.keys import ApiKey
 from mlxd.daemon.live import Live
+from mlxd.daemon.peers.peers import Peers
 from mlxd.daemon.settings import EngineSettings, ModelSettings, ServerSettings, Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
 from mlxd.engines.errors import ContextLengthExceeded, InvalidRequest
@@ -170,6 +171,7 @@ class FakeRegistry:
         self.closing = False
         self.overdue = 0.0
         self.loaded: dict[str, Any] = {}
+        self.state = "unloaded"
 
     def engines(self) -> dict[str, Any]:
         return self.loaded
@@ -198,7 +200,7 @@ class FakeRegistry:
             self.leases -= 1
 
     def model(self, name: str) -> ModelSnapshot:
-        return ModelSnapshot(self.specs[name], "unloaded", False, None, 0, 0, 0, 0, load=self.load)
+        return ModelSnapshot(self.specs[name], self.state, False, None, 0, 0, 0, 0, load=self.load)
 
     def spec(self, name: str) -> ModelSpec:
         return self.specs[name]
@@ -251,12 +253,10 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """The application on a free port, as the daemon serves it."""
     registry = FakeRegistry(FakeEngine(), specs)
+    in_effect = Settings(server=server or ServerSettings(), engine=engine or EngineSettings(), model=model, **settings)
     services = Services(
         registry=registry,
-        live=live(
-            Settings(server=server or ServerSettings(), engine=engine or EngineSettings(), model=model, **settings),
-            specs,
-        ),
+        live=live(in_effect, specs),
         reloader=SimpleNamespace(),
         tokenizers=TokenizerThreads(1),
         running=RunningRequests(),
@@ -266,16 +266,30 @@ async def serving(
         image_room=image_room or ImageRoom(),
         loop_lag=lambda: loop_lag,
         at_work=at_work,
+        peers=Peers(lambda: in_effect.peer, interval=0.1),
     )
     application = make_application(services)
     if responses is not None:
         application[STORE] = responses
     application.add_routes(extra)
-    async with listening(application) as port:
+    async with listening(application) as port, looking(services.peers):
         yield Served(services, registry, port, application)
+    assert not any(peer.in_flight or peer.awaited for peer in services.peers.all())
     assert len(services.running) == 0
     assert registry.leases == 0
     assert services.image_room.held == 0
+
+
+@asynccontextmanager
+async def looking(peers: Peers) -> AsyncIterator[None]:
+    """Peers are looked at meanwhile, each at least once before."""
+    looks = asyncio.ensure_future(peers.run())
+    await peers.look_again(peers.all())
+    try:
+        yield
+    finally:
+        looks.cancel()
+        await asyncio.wait({looks})
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from mlxd.daemon.config_schema import (
     DRAFT_RULES,
     MODEL_RULES,
     MODEL_TABLES,
+    PEER_RULES,
     PRESET_RULES,
     PRESET_TABLES,
     SAMPLING_RULES,
@@ -27,7 +28,13 @@ from mlxd.daemon.unavailable import refuse_unavailable
 from mlxd.engines.types import SamplingParams
 
 TEXT = page("configuration")
-ENTRIES = {"[[model]]": MODEL_RULES, "sampling": SAMPLING_RULES, "presets": PRESET_RULES, "drafts": DRAFT_RULES}
+ENTRIES = {
+    "[[model]]": MODEL_RULES,
+    "[[peer]]": PEER_RULES,
+    "sampling": SAMPLING_RULES,
+    "presets": PRESET_RULES,
+    "drafts": DRAFT_RULES,
+}
 RULES = {f"[{name}]": table.rules for name, table in SECTIONS.items()} | ENTRIES
 TABLES = {"[[model]]": MODEL_TABLES, "presets": PRESET_TABLES}
 # a value beside the default for each key of [engine] and of a model's engine table

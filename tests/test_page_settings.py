@@ -129,6 +129,21 @@ def test_a_key_for_some_models_has_those(browser, guarded):
         expect(page.get_by_role("button", name="Pin alpha")).to_be_enabled()
 
 
+def test_peers_are_listed_as_they_are_now(browser, tmp_path, models):
+    with daemon(tmp_path / "there", models, environ=IN_THREADS, exit_code=None) as there:
+        entry = f'[[peer]]\nname = "studio"\nurl = "{there.url}"\n'
+        with (
+            daemon(tmp_path / "here", models, entry, environ=IN_THREADS) as here,
+            watched(browser, f"{here.url}/#settings") as page,
+        ):
+            peer = page.locator("#peers").get_by_role("row", name="studio")
+            expect(peer.get_by_role("cell").nth(0)).to_have_text("up", timeout=15_000)
+            expect(peer.get_by_role("cell").nth(1)).to_have_text("2")
+            expect(page.locator("#config").get_by_role("row", name="peer.studio.url")).to_contain_text("file")
+            there.process.kill()
+            expect(peer.get_by_role("cell").nth(0)).to_contain_text("down: it cannot be reached", timeout=20_000)
+
+
 def test_a_reload_shows_what_it_changes_before_it_does(browser, open_daemon):
     file = open_daemon.folder / "mlxd.toml"
     with watched(browser, f"{open_daemon.url}/#settings", allowed=("status of 400",)) as page:

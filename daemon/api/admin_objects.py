@@ -32,6 +32,25 @@ class LoadObject(Struct, frozen=True):
     eta_s: float | None
 
 
+class PeerObject(Struct, frozen=True):
+    """A peer: `state` is "up" while requests go to it, "down" while it is left alone, until `retry_in_s` at least.
+
+    `models` are the names that it told last, `requests` those that are with it, and `first_token_s` is how long first
+    tokens took lately.
+    """
+
+    name: str
+    url: str
+    priority: int
+    state: str
+    error: str | None
+    retry_in_s: float | None
+    is_mlxd: bool
+    models: list[str]
+    requests: int
+    first_token_s: float | None
+
+
 class FailureObject(Struct, frozen=True):
     """The last load that failed, and when the next may begin."""
 

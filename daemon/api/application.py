@@ -16,6 +16,7 @@ from mlxd.daemon.api import (
     metrics,
     openapi,
     page,
+    peer_list,
     pulls,
     reload,
     removal,
@@ -29,6 +30,7 @@ from mlxd.daemon.api.embeddings import rerank
 from mlxd.daemon.api.error_shapes import DEFAULT, SHAPES, ErrorShape
 from mlxd.daemon.api.failed_attempts import ATTEMPTS, FailedAttempts
 from mlxd.daemon.api.folders import FOLDERS, ModelFolders
+from mlxd.daemon.api.forwarding import forward
 from mlxd.daemon.api.middleware import add_headers, answer_errors, check_sender, name_requests
 from mlxd.daemon.api.ollama import embed as ollama_embed
 from mlxd.daemon.api.ollama import errors as ollama_errors
@@ -66,6 +68,7 @@ PARTS = (
     events,
     logs,
     key_list,
+    peer_list,
     explain,
     health,
     metrics,
@@ -79,7 +82,7 @@ SHAPES_OF_FACADES: tuple[ErrorShape, ...] = (failure.ERRORS, replace(DEFAULT, pr
 
 def make_application(services: Services) -> web.Application:
     """All routes over these services. To be served with `handler_cancellation`, which aborts for lost clients."""
-    application = web.Application(middlewares=[name_requests, answer_errors, check_sender, authorize])
+    application = web.Application(middlewares=[name_requests, answer_errors, check_sender, authorize, forward])
     application[SERVICES] = services
     application[SHAPES] = SHAPES_OF_FACADES
     application[ROUTES] = {(route.method, route.name): route for part in PARTS for route in part.routes()}

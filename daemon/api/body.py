@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ _JSON_TYPE = re.compile(r"(application|text)/(json|[a-z0-9.!#$&^_-]+\+json)")
 _PLACED = re.compile(r"(?P<text>.*) - at `(?:key` in `)?\$\.?(?P<path>[^`]*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_RAW = web.RequestKey("raw_body", bytes)
 _SHOWN = 300
 # Bytes of JSON that are read and checked in a moment, whatever they hold; more is read beside the event loop.
 _QUICK = 65_536
@@ -51,22 +53,50 @@ async def read_as(request: web.Request, parse: Callable[[dict[str, Any]], T], *,
 
     Raises what `read_object` and `parse` raise.
     """
+
+    def read(data: bytes) -> T:
+        return parse({} if optional and not data.strip() else decode_object(data))
+
+    return await with_body(request, read)
+
+
+async def with_body(request: web.Request, read: Callable[[bytes], T], *, keep: bool = False) -> T:
+    """What `read` makes of the bytes of the body, on a thread if that may take a while. With `keep` the next one to
+    read them gets them too.
+
+    Raises UnsupportedMediaType, BodyTooLarge, InvalidField and what `read` raises.
+    """
     services = services_of(request)
     limit = services.settings.server.max_body
+    encoding = request.headers.get("Content-Encoding")
+    raw = request.pop(_RAW, None)
+    if raw is None:
+        raw = await _raw(request, limit)
+    if keep:
+        request[_RAW] = raw
+    if encoding is None and len(raw) <= _QUICK:
+        return read(raw)
+    async with services.bodies:
+        return await asyncio.to_thread(lambda: read(unpack(raw, encoding, limit)))
+
+
+@contextmanager
+def body_kept(request: web.Request) -> Iterator[None]:
+    """Whoever reads the body inside does not keep the next one from it."""
+    raw = request.get(_RAW)
+    try:
+        yield
+    finally:
+        if raw is not None:
+            request[_RAW] = raw
+
+
+async def _raw(request: web.Request, limit: int) -> bytes:
     if (request.content_length or 0) > limit:
         raise _too_large(f"has {request.content_length} bytes, at most {limit} are taken")
     if request.body_exists:
         _check_type(request.headers.get("Content-Type"))
-    raw, encoding = await received(request.content.readany, limit), request.headers.get("Content-Encoding")
-
-    def read() -> T:
-        data = unpack(raw, encoding, limit)
-        return parse({} if optional and not data.strip() else decode_object(data))
-
-    if encoding is None and len(raw) <= _QUICK:
-        return read()
-    async with services.bodies:
-        return await asyncio.to_thread(read)
+    return await received(request.content.readany, limit)
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from aiohttp import web
 from mlxd.daemon.api.refusals import Forbidden
 from mlxd.daemon.api.services import services_of
 from mlxd.daemon.keys import ApiKey
+from mlxd.daemon.peers.listing import PeerModel
+from mlxd.daemon.peers.peer import Peer
 from mlxd.registry.names import AmbiguousModel, Resolved, UnknownModel
 
 CALLER = web.RequestKey("caller", ApiKey)
@@ -35,6 +37,35 @@ def usable_names(request: web.Request) -> Iterator[tuple[str, Resolved]]:
     """Every name of what the caller may use, with what it means: models, then aliases, then presets."""
     names = services_of(request).names.exact.items()
     return ((name, meaning) for name, meaning in names if may_use(request, meaning))
+
+
+def peer_names(request: web.Request) -> Iterator[tuple[str, Peer, PeerModel]]:
+    """Every name by which the caller may use a model of a peer: its own, or `peer/name` where that is taken here."""
+    services = services_of(request)
+    told: set[str] = set()
+    for peer in services.peers.all():
+        for model in peer.usable():
+            name = model.name if model.name not in services.names.exact else f"{peer.name}/{model.name}"
+            if name not in told and name not in services.names.exact and may_use_there(request, peer, model.name):
+                told.add(name)
+                yield name, peer, model
+
+
+def peer_model(request: web.Request, name: str) -> tuple[Peer, PeerModel] | None:
+    """The model of a peer that a name means: of the peer that it names, or of the first that has such a model."""
+    peers = services_of(request).peers
+    named = peers.named(name)
+    places = [named] if named is not None else [(peer, name) for peer in peers.all()]
+    for peer, wanted in places:
+        for model in peer.usable():
+            if model.name == wanted and may_use_there(request, peer, wanted):
+                return peer, model
+    return None
+
+
+def may_use_there(request: web.Request, peer: Peer, name: str) -> bool:
+    """Whether the caller may use a peer's model of this name."""
+    return any(may_use(request, Resolved(known)) for known in (name, f"{peer.name}/{name}"))
 
 
 def usable_meaning(request: web.Request, name: str | None, default: str = "") -> Resolved:

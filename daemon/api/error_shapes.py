@@ -12,14 +12,16 @@ from mlxd.daemon.api.errors import ErrorAnswer, ErrorEnvelope, explain
 
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """How the calls below `prefix` say what went wrong: `body` makes JSON of an answer and a request id.
+    """How the calls below `prefix` say what went wrong: `body` makes JSON of an answer and a request id, `framed` the
+    last event of a stream of such JSON.
 
-    `kind` is the type of what it makes.
+    `kind` is the type of what `body` makes.
     """
 
     prefix: str
     body: Callable[[ErrorAnswer, str], bytes]
     kind: type
+    framed: Callable[[bytes], bytes] = lambda body: b"data: " + body + b"\n\n"
 
 
 def openai_body(answer: ErrorAnswer, _: str) -> bytes:

@@ -8,10 +8,16 @@ from typing import Any
 from aiohttp import web
 
 from mlxd.daemon.api.caller import may_use, usable_model
+from mlxd.daemon.api.peer_ways import Ways
 from mlxd.daemon.api.routes import Route, Scope
 from mlxd.daemon.api.services import services_of
-from mlxd.registry.explain import Plan
-from mlxd.registry.names import Resolved
+from mlxd.registry.explain import Plan, Verdict
+from mlxd.registry.names import Resolved, UnknownModel
+from mlxd.registry.peer_choice import Standing
+
+# What peers are asked about: every server takes it.
+CHAT = "/v1/chat/completions"
+_HERE = "here"
 
 
 def routes() -> list[Route]:
@@ -21,8 +27,18 @@ def routes() -> list[Route]:
 
 async def explain(request: web.Request) -> web.Response:
     """The plan for a model, by any of its names. Raises Forbidden, UnknownModel and AmbiguousModel."""
-    model = usable_model(request, request.match_info["id"])
-    return web.json_response(plan_object(tellable(request, services_of(request).registry.explain(model))))
+    name = request.match_info["id"]
+    ways = Ways(request, name, CHAT).now() if services_of(request).peers else []
+    order = tuple(_HERE if way.peer is None else way.peer.name for way in ways)
+    try:
+        model = usable_model(request, name)
+    except UnknownModel:
+        if not ways:
+            raise
+        verdict = Verdict.READY if ways[0].option.standing is Standing.READY else Verdict.LOADS
+        return web.json_response(plan_object(Plan(name, verdict, 0, 0, order=order)))
+    plan = tellable(request, services_of(request).registry.explain(model))
+    return web.json_response(plan_object(replace(plan, order=order)))
 
 
 def tellable(request: web.Request, plan: Plan) -> Plan:

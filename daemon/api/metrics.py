@@ -17,5 +17,6 @@ def routes() -> list[Route]:
 async def metrics(request: web.Request) -> web.Response:
     """Every metric in Prometheus's text format; those of models that there are no more are forgotten first."""
     services = services_of(request)
-    services.metrics.forget(all_but={spec.name for spec in services.live.catalog.specs})
+    there = {f"{peer.name}/{model}" for peer in services.peers.all() for model in peer.models}
+    services.metrics.forget(all_but={spec.name for spec in services.live.catalog.specs} | there)
     return web.Response(body=services.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -83,6 +83,10 @@ class ModelNotRemovable(ApiError):
     """The model's files are not the daemon's to delete, or the disk does not let it."""
 
 
+class PeerUnavailable(ApiError):
+    """Whoever has the model is a peer that does not answer, or not as it should."""
+
+
 class MethodNotAllowed(ApiError):
     """The path exists, the method does not."""
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 from msgspec import Struct
 
-from mlxd.engines.engine import Engine
 from mlxd.engines.types import RequestState, RequestStatus
 from mlxd.registry.residency import Waiter
 
@@ -46,6 +46,16 @@ class RequestView(Struct, frozen=True):
     key: str | None
 
 
+class Answering(Protocol):
+    """Who has a request and makes its answer: an engine, or a peer."""
+
+    def cancel(self, request_id: str, /) -> bool:
+        """End a sequence, whose reader gets what was generated; whether it lives and can be ended."""
+
+    def requests(self) -> tuple[RequestStatus, ...]:
+        """The sequences that it has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A sequence as its engine sees it, with its place among those that wait there."""
@@ -69,7 +79,7 @@ class LiveRequest:
     key: str | None
     since: float
     phase: Phase = Phase.QUEUED
-    engine: Engine | None = None
+    engine: Answering | None = None
     prompt_tokens: int = 0
     ended_tokens: int = 0
     generated_tokens: int = 0
@@ -100,7 +110,7 @@ class LiveRequest:
         self.phase = Phase.TOKENIZING
         self.on_change(self.id)
 
-    def admit(self, engine: Engine, sequences: int) -> None:
+    def admit(self, engine: Answering, sequences: int) -> None:
         """The engine has the request now, as so many sequences, and cancels it."""
         self.phase = Phase.ADMITTED
         self.engine = engine

@@ -21,6 +21,7 @@ from mlxd.daemon.log_tail import LogTail
 from mlxd.daemon.memory_books import MemoryBooks
 from mlxd.daemon.metrics import Metrics
 from mlxd.daemon.model_removal import ModelRemover
+from mlxd.daemon.peers.peers import Peers
 from mlxd.daemon.reload import Reloader
 from mlxd.daemon.settings import Settings
 from mlxd.daemon.tokenizer_threads import TokenizerThreads
@@ -54,6 +55,7 @@ class Services:
     metrics: Metrics = field(default_factory=Metrics)
     feed: Feed = field(default_factory=Feed)
     pulls: Pulls = field(default_factory=Pulls)
+    peers: Peers = field(default_factory=Peers)
     remover: ModelRemover = field(default_factory=ModelRemover)
     log_tail: LogTail = field(default_factory=LogTail)
     at_work: AtWork = unrecorded

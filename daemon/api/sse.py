@@ -44,6 +44,9 @@ class _Response(web.StreamResponse):
     _send_headers_immediately = False
 
 
+_BEGUN = web.RequestKey("begun", _Response)
+
+
 class EventStream:
     """One stream to one client, of events unless `content_type` says else. The status line goes out with what is sent
     first.
@@ -57,13 +60,17 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
         self._writing = False
-        self.response = _Response(
+        self.response = request.get(_BEGUN) or _Response(
             headers={
                 "Content-Type": content_type,
                 "Cache-Control": "no-cache, no-transform",
                 "X-Accel-Buffering": "no",
             }
         )
+
+    def pass_on(self) -> None:
+        """Whoever makes another stream for the same request goes on with this one."""
+        self._request[_BEGUN] = self.response
 
     @property
     def started(self) -> bool:

@@ -15,6 +15,8 @@ _WHY = {
     "min_residency": "it was loaded only just now (residency.min_residency)",
 }
 
+_HERE = "here"
+
 
 class BlockerView(Struct, frozen=True):
     """A model that cannot leave."""
@@ -38,10 +40,16 @@ class PlanView(Struct, frozen=True):
     waits_for: tuple[str, ...] = ()
     blocked_by: tuple[BlockerView, ...] = ()
     eta_s: float | None = None
+    order: tuple[str, ...] = ()
 
     def sentences(self) -> Iterator[str]:
         """What would happen, who is in the way, and how long it would take."""
-        yield self._outcome()
+        if self.order and _HERE not in self.order:
+            yield f"{self.model} is not on this machine."
+        else:
+            yield self._outcome()
+        if any(name != _HERE for name in self.order):
+            yield f"Requests for it go to {', then to '.join(map(_place, self.order))}."
         yield from (blocker.sentence() for blocker in self.blocked_by)
         if self.eta_s:
             yield f"It would be ready in about {duration(self.eta_s)}."
@@ -69,6 +77,10 @@ class PlanView(Struct, frozen=True):
                 return f"{name} is not in memory, and requests may not load it: `mlxd load {name}` does."
             case _:
                 return f"{name}: {self.verdict}; {room}."
+
+
+def _place(name: str) -> str:
+    return "this daemon" if name == _HERE else f"peer {name}"
 
 
 def _for(names: Sequence[str], model: str) -> str:

@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Entry] = {
     "pull": Entry("pull", "pull", "Get a model from the Hugging Face hub."),
     "rm": Entry("removal", "rm", "Delete a model's files."),
     "import": Entry("gguf_import", "import_model", "Turn a GGUF file into an MLX model folder."),
+    "peers": Entry("peers", "peers", "List the servers that answer for this daemon."),
     "status": Entry("status", "status", "Show the daemon's health on one page."),
     "reload": Entry("reload", "reload", "Apply a changed configuration to the running daemon."),
     "key": Entry("key", "key", "Make, list and remove API keys."),

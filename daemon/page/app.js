@@ -21,6 +21,7 @@ import { Timeline } from "./timeline.js";
 
 const EARLIER = 1000;
 const TIMELINE_INTERVAL = 5000;
+const PEERS_INTERVAL = 5000;
 
 const key = new Key(sessionStorage);
 const api = new Api(key);
@@ -118,6 +119,9 @@ setInterval(() => {
   requests.tick();
 }, 1000);
 setInterval(timeline.render_soon, TIMELINE_INTERVAL);
+setInterval(() => {
+  if (opened === "settings" && !document.hidden) settings.loadPeers();
+}, PEERS_INTERVAL);
 followAddress((name) => {
   opened = name;
   refreshSection();

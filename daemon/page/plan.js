@@ -22,6 +22,7 @@ export function describePlan(plan) {
     ["Would leave", list(plan.evicts)],
     ["Waits for", list(plan.waits_for)],
     ["In the way", plan.blocked_by.map(({ id, why }) => `${id} ${WHY[why] ?? why}`).join(", ")],
+    ["Goes to", plan.order.some((name) => name !== "here") ? plan.order.map((name) => (name === "here" ? "this daemon" : `peer ${name}`)).join(", then ") : ""],
     ["Ready in", plan.eta_s === null || plan.verdict === "ready" ? "" : seconds(plan.eta_s)],
   ];
   const shown = rows.filter(([, value]) => value !== "");

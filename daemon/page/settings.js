@@ -1,8 +1,9 @@
-// Keys and configuration, to be read; and a reload, whose difference is shown before it is applied.
+// Keys, peers and configuration, to be read; and a reload, whose difference is shown before it is applied.
 
 import { ApiError } from "./api.js";
 import { dialog, toast } from "./dialogs.js";
 import { byId, el, show, text } from "./dom.js";
+import { seconds } from "./format.js";
 import { KeyNotGiven } from "./key.js";
 
 export class SettingsPanel {
@@ -20,11 +21,21 @@ export class SettingsPanel {
       show(byId("keys-note"), data.length === 0);
       text(byId("keys-note"), "There are none: whoever can connect may use and change everything.");
     });
-    if (isAnswered) await this.#fill("config", "/admin/config", (answer) => {
+    if (isAnswered && (await this.loadPeers())) await this.#fill("config", "/admin/config", (answer) => {
       this.values = settings(answer);
       show(byId("config-note"), false);
       show(byId("config-scroll"), true);
       this.#showConfig();
+    });
+  }
+
+  /** The other servers as they are now; false as `#fill`. */
+  loadPeers() {
+    return this.#fill("peers", "/admin/peers", ({ data }) => {
+      byId("peers").replaceChildren(...peerRows(data));
+      show(byId("peers-scroll"), data.length > 0);
+      show(byId("peers-note"), data.length === 0);
+      text(byId("peers-note"), "There are none: [[peer]] entries of the configuration name other servers.");
     });
   }
 
@@ -91,23 +102,32 @@ function keyRows(keys) {
   return [header(["Name", "Scopes", "Models", "Made"]), el("tbody", {}, ...rows)];
 }
 
+function peerRows(peers) {
+  const rows = peers.map(({ name, state, error, models, requests, first_token_s: first, url }) =>
+    row([name, error === null ? state : `${state}: ${error}`, String(models.length), String(requests), first === null ? "" : seconds(first), url]),
+  );
+  return [header(["Name", "State", "Models", "Requests", "First token", "Address"]), el("tbody", {}, ...rows)];
+}
+
 /** Every key with its value and where that comes from. */
 function settings({ origins, ...values }) {
   return [...leaves(values, "")].map(([key, value]) => ({ key, value, origin: origins[key] ?? "default" }));
 }
 
-/** The keys of nested tables, named as the daemon does: models by name, elements of other arrays by their place. */
+/** The keys of nested tables, named as the daemon does: models and peers by name, other elements by their place. */
 function* leaves(value, at) {
   const below = (key) => (at === "" ? "" : `${at}.`) + (/^[A-Za-z0-9_-]+$/.test(key) ? key : `"${key}"`);
   const tables = Array.isArray(value) && value.length > 0 && value.every((each) => each !== null && typeof each === "object");
   if (tables) {
-    for (const [place, each] of value.entries()) yield* leaves(each, at === "model" && each.name ? below(each.name) : `${at}[${place}]`);
+    for (const [place, each] of value.entries()) yield* leaves(each, NAMED.has(at) && each.name ? below(each.name) : `${at}[${place}]`);
   } else if (value !== null && typeof value === "object" && !Array.isArray(value)) {
     for (const [key, each] of Object.entries(value)) yield* leaves(each, below(key));
-  } else if (at !== "model") {
+  } else if (!NAMED.has(at)) {
     yield [at, value];
   }
 }
+
+const NAMED = new Set(["model", "peer"]);
 
 const isEmpty = ({ keys, models }) => keys.length === 0 && Object.values(models).every((names) => names.length === 0);
 

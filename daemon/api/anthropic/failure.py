@@ -43,7 +43,7 @@ def failure_body(answer: ErrorAnswer, request_id: str) -> bytes:
     return msgspec.json.encode(failure(answer, request_id))
 
 
-ERRORS = ErrorShape(PREFIX, failure_body, FailureAnswer)
+ERRORS = ErrorShape(PREFIX, failure_body, FailureAnswer, lambda body: b"event: error\ndata: " + body + b"\n\n")
 
 
 async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:

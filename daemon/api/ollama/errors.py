@@ -15,4 +15,4 @@ def error_body(answer: ErrorAnswer) -> bytes:
     return msgspec.json.encode(ErrorBody(sayable(answer.message), answer.code, answer.param, details))
 
 
-SHAPE = ErrorShape("/api", lambda answer, _: error_body(answer), ErrorBody)
+SHAPE = ErrorShape("/api", lambda answer, _: error_body(answer), ErrorBody, lambda body: body + b"\n")

@@ -183,7 +183,8 @@ class ModelArchitecture(Struct, frozen=True):
 
 
 class ModelObject(Struct, frozen=True, kw_only=True):
-    """One name in GET /v1/models. `root` is the model that it means; lengths in tokens, sizes in bytes.
+    """One name in GET /v1/models. `root` is the model that it means; lengths in tokens, sizes in bytes, and `waiting`
+    counts requests that wait for it. What a `peer` answers to has what that says of it, in its words.
 
     It has what OpenAI's and Anthropic's clients expect of a model. Anthropic's get no `capabilities`: they know others.
     """
@@ -192,19 +193,21 @@ class ModelObject(Struct, frozen=True, kw_only=True):
     created: int
     created_at: datetime
     display_name: str
-    max_input_tokens: int
+    max_input_tokens: int | UnsetType
     root: str
     preset: str | None
-    kind: str
+    kind: str | UnsetType
     state: str
-    context_length: int
-    max_model_len: int
-    weight_bytes: int
+    waiting: int
+    context_length: int | UnsetType
+    max_model_len: int | UnsetType
+    weight_bytes: int | UnsetType
     aliases: tuple[str, ...]
     status: ModelStatus
-    meta: ModelMeta
+    meta: ModelMeta | UnsetType
     architecture: ModelArchitecture | UnsetType
     capabilities: list[str] | UnsetType
+    peer: str | UnsetType = UNSET
     object: str = "model"
     type: str = "model"
     owned_by: str = "mlxd"

@@ -1,0 +1,1 @@
+"""Other servers that answer for this daemon."""
