@@ -275,6 +275,7 @@ def plot(results: dict[str, list[RESULT]], sizes: Sequence[int], file: Path) -> 
         for way, rows in results.items():
             axes[place].plot(sizes, [row[place if place < 2 else 3] for row in rows], marker="o", label=way)
         axes[place].set(title=title, xlabel="nodes", xscale="log", ylim=(0, None))
+    axes[2].set_yscale("symlog")
     axes[0].legend()
     figure.tight_layout()
     figure.savefig(file, dpi=100)

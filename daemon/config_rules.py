@@ -21,11 +21,12 @@ _TO = "\N{EN DASH}"
 
 
 class Unexpected(ValueError):
-    """A value is not what its key takes; `culprit` is the element at fault inside an array."""
+    """A value is not what its key takes; `culprit` is the element at fault inside an array, if it may be `shown`."""
 
-    def __init__(self, expected: str, culprit: object = None) -> None:
+    def __init__(self, expected: str, culprit: object = None, *, shown: bool = True) -> None:
         super().__init__(expected)
         self.culprit = culprit
+        self.shown = shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,22 @@ def text(check: Callable[[str], str | None], *, optional: bool = False) -> Rule:
     return Rule(read, write=lambda value: value or "")
 
 
+def unshown(rule: Rule) -> Rule:
+    """The same, of which no message repeats what it got: there may be a secret in it."""
+
+    def read(value: object, base: Base) -> Any:
+        try:
+            return rule.read(value, base)
+        except Unexpected as error:
+            raise Unexpected(str(error), shown=False) from None
+
+    return Rule(read, rule.from_text, rule.write)
+
+
 def secret(check: Callable[[str], str | None]) -> Rule:
     """An optional string that is never shown; what is written for it tells one from another."""
-    return Rule(text(check, optional=True).read, write=lambda value: "" if value is None else _masked(value))
+    hidden = unshown(text(check, optional=True))
+    return Rule(hidden.read, write=lambda value: "" if value is None else _masked(value))
 
 
 def _masked(value: str) -> str:

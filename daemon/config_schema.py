@@ -18,18 +18,18 @@ from mlxd.daemon.config_hosts import (
     server_complaint,
 )
 from mlxd.daemon.config_quantities import byte_count, duration, size
-from mlxd.daemon.config_rules import Rule, boolean, choice, integer, list_of, number, path, secret, text
+from mlxd.daemon.config_rules import Rule, boolean, choice, integer, list_of, number, path, secret, text, unshown
 
 _TICK = 0.001
 _WATCH_TICK = 0.1
 _MAX_SEED = 2**63 - 1
-_MAX_NAME = 200
+MAX_NAME = 200
 
 
 def name_complaint(name: str) -> str | None:
     """For the name of a model, alias or preset, which becomes part of URLs."""
-    if not name or len(name) > _MAX_NAME:
-        return f"expected a name of 1 to {_MAX_NAME} characters"
+    if not name or len(name) > MAX_NAME:
+        return f"expected a name of 1 to {MAX_NAME} characters"
     if not name.isprintable() or " " in name:
         return "expected a name without spaces and control characters"
     if any(part in {"", ".", ".."} for part in name.split("/")):
@@ -47,7 +47,7 @@ def _key_complaint(key: str) -> str | None:
 
 
 def _pattern_complaint(pattern: str) -> str | None:
-    sound = 0 < len(pattern) <= _MAX_NAME and pattern.isprintable() and " " not in pattern
+    sound = 0 < len(pattern) <= MAX_NAME and pattern.isprintable() and " " not in pattern
     return None if sound else 'expected a name of a model or a pattern, such as "*" or "mlx-community/*"'
 
 
@@ -202,7 +202,7 @@ SAMPLING_RULES: Mapping[str, Rule] = {
 
 PEER_RULES: Mapping[str, Rule] = {
     "name": text(_peer_complaint),
-    "url": text(server_complaint),
+    "url": unshown(text(server_complaint)),
     "key": secret(_key_complaint),
     "models": list_of(text(_pattern_complaint)),
     "priority": integer(-1000, 1000),

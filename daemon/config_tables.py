@@ -66,7 +66,7 @@ class TableReader:
             return {key: rule.read(value, self._base)}
         except Unexpected as error:
             culprit = value if error.culprit is None else error.culprit
-            self._report.add((*at, key), f"{error}, got {shown(culprit)}")
+            self._report.add((*at, key), f"{error}, got {shown(culprit)}" if error.shown else str(error))
             return {}
 
     def models(self, raw: object) -> list[dict[str, Any]]:

@@ -95,6 +95,13 @@ class NameTable:
             found = self._find(wanted.removesuffix(_LATEST))
         return found
 
+    def takes(self, name: str) -> bool:
+        """Whether a name means something here, be it one of several."""
+        try:
+            return self.find(name) is not None
+        except AmbiguousModel:
+            return True
+
     def _find(self, name: str) -> Resolved | None:
         # 1. exactly this name  2. the only one but for letter case  3. the only model with this last part
         if name in self.exact:

@@ -67,6 +67,16 @@ def test_what_is_wrong_is_told_with_its_peer(tmp_path, line, problem):
     assert problem in told
 
 
+@pytest.mark.parametrize(
+    "line", ['key = "mlxd-secret "', "key = 123456", 'url = "http://me:secret@a"', 'url = "me:secret@a"']
+)
+def test_no_message_repeats_what_may_be_a_secret(tmp_path, line):
+    kept = [each for each in ENTRY.splitlines() if not each.startswith(line.split(" =")[0])]
+    [told] = problems(tmp_path, "\n".join([*kept, line]))
+    assert "secret" not in told
+    assert "123456" not in told
+
+
 def test_a_name_is_taken_once(tmp_path):
     [told] = problems(tmp_path, ENTRY + ENTRY)
     assert told == '5: peer.studio.name: expected a name of its own, but "studio" is a peer already'

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxd.registry.breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Breaker
-from mlxd.registry.peer_choice import Option, Standing, preference
+from mlxd.registry.peer_choice import Option, Standing, preference, spread_of
 
 READY, HERE, THERE = Standing
 
@@ -51,38 +51,83 @@ def test_who_comes_first_does_not_depend_on_the_order_in_which_they_are_known(pe
     assert min(known, key=preference).standing == min(option.standing for option in known)
 
 
+def test_models_that_are_nowhere_are_spread_and_alike_for_every_daemon():
+    peers = [f"peer-{number}" for number in range(8)]
+    placed = [
+        first(*(Option(peer, THERE, spread=spread_of(peer, f"model-{number}")) for peer in peers))
+        for number in range(400)
+    ]
+    counts = [placed.count(peer) for peer in peers]
+    assert 25 <= min(counts) <= max(counts) <= 80
+    without = [
+        first(*(Option(peer, THERE, spread=spread_of(peer, f"model-{number}")) for peer in peers[1:]))
+        for number in range(400)
+    ]
+    moved = [before for before, after in zip(placed, without, strict=True) if before != after]
+    assert set(moved) == {peers[0]}
+
+
 def test_nothing_goes_to_a_peer_before_the_first_look():
     breaker = Breaker()
     assert breaker.is_open
     assert breaker.retry_at == -math.inf
-    breaker.worked()
+    breaker.reached()
     assert not breaker.is_open
 
 
 def test_one_that_cannot_be_reached_is_left_alone_at_once_and_others_after_some_failures():
     breaker = Breaker()
+    breaker.reached()
+    assert [breaker.failed(0) for _ in range(FAILURES)] == [False] * (FAILURES - 1) + [True]
     breaker.worked()
-    assert [breaker.failed(0, unreachable=False) for _ in range(FAILURES)] == [False] * (FAILURES - 1) + [True]
-    breaker.worked()
-    assert breaker.failed(0, unreachable=True)
-    assert not breaker.failed(0, unreachable=True)  # it was left alone before
+    assert breaker.missed(0)
+    assert not breaker.missed(0)  # it was left alone before
+    assert breaker.unreachable == 2
 
 
-def test_an_answer_between_two_failures_forgets_the_first():
+def test_an_answer_between_two_failures_forgets_the_first_and_a_look_does_not():
     breaker = Breaker()
     for _ in range(3 * FAILURES):
         breaker.worked()
-        assert not breaker.failed(0, unreachable=False)
+        assert not breaker.failed(0)
+    for _ in range(FAILURES - 2):
+        breaker.reached()
+        assert not breaker.failed(0)
+    breaker.reached()
+    assert breaker.failed(0)
+
+
+def test_after_a_look_at_one_that_requests_failed_at_the_next_that_fails_leaves_it_alone_for_longer():
+    breaker = Breaker()
+    breaker.worked()
+    for _ in range(FAILURES):
+        breaker.failed(0)
+    pauses = [breaker.retry_at]
+    for _ in range(3):
+        breaker.reached()
+        assert not breaker.is_open
+        assert breaker.failed(0)
+        pauses.append(breaker.retry_at)
+    assert pauses == [FIRST_PAUSE * 2**number for number in range(4)]
 
 
 def test_pauses_double_up_to_a_bound_and_start_anew():
     breaker = Breaker()
-    breaker.worked()
+    breaker.reached()
     pauses = []
     for _ in range(10):
-        breaker.failed(100, unreachable=True)
+        breaker.missed(100)
         pauses.append(breaker.retry_at - 100)
     assert pauses == [min(FIRST_PAUSE * 2**number, LONGEST_PAUSE) for number in range(10)]
-    breaker.worked()
-    breaker.failed(100, unreachable=True)
+    breaker.reached()
+    breaker.missed(100)
+    assert breaker.retry_at == 100 + FIRST_PAUSE
+
+
+def test_looks_of_those_in_a_hurry_do_not_make_the_pause_longer():
+    breaker = Breaker()
+    breaker.reached()
+    breaker.missed(100)
+    for _ in range(5):
+        breaker.missed(100.5, lengthen=False)
     assert breaker.retry_at == 100 + FIRST_PAUSE

@@ -45,8 +45,8 @@ def peer_names(request: web.Request) -> Iterator[tuple[str, Peer, PeerModel]]:
     told: set[str] = set()
     for peer in services.peers.all():
         for model in peer.usable():
-            name = model.name if model.name not in services.names.exact else f"{peer.name}/{model.name}"
-            if name not in told and name not in services.names.exact and may_use_there(request, peer, model.name):
+            name = model.name if not services.names.takes(model.name) else f"{peer.name}/{model.name}"
+            if name not in told and not services.names.takes(name) and may_use_there(request, peer, model.name):
                 told.add(name)
                 yield name, peer, model
 
@@ -56,10 +56,10 @@ def peer_model(request: web.Request, name: str) -> tuple[Peer, PeerModel] | None
     peers = services_of(request).peers
     named = peers.named(name)
     places = [named] if named is not None else [(peer, name) for peer in peers.all()]
-    for peer, wanted in places:
-        for model in peer.usable():
-            if model.name == wanted and may_use_there(request, peer, wanted):
-                return peer, model
+    for peer, asked in places:
+        wanted = peer.listing.called(asked)
+        if wanted is not None and peer.is_up and peer.may_have(wanted) and may_use_there(request, peer, wanted):
+            return peer, peer.models[wanted]
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import msgspec
@@ -16,6 +17,7 @@ from mlxd.daemon.api.refusals import PeerUnavailable
 from mlxd.daemon.api.routes import Handler
 from mlxd.daemon.api.services import services_of
 from mlxd.daemon.peers.headers import HOPS
+from mlxd.daemon.peers.listing import is_sane
 from mlxd.daemon.peers.peer import Peer, PeerLost
 from mlxd.registry.errors import ShuttingDown
 
@@ -46,44 +48,51 @@ _ELSEWHERE = frozenset({409, 429, 503, 507})
 async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer here, or have a peer answer. What another daemon has passed on is answered here."""
     services = services_of(request)
-    if request.method != "POST" or request.path not in CALLS or not _may_forward(request):
+    if request.method != "POST" or request.path not in CALLS or not services.peers or HOPS in request.headers:
         return await handler(request)
     try:
         asked = await with_body(request, lambda body: msgspec.json.decode(body, type=Asked), keep=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # the handler says what is wrong with it
         return await handler(request)
     name = asked.model or services.settings.models.default
-    if not name:
+    if not name or not is_sane(name):
         return await handler(request)
-    kept = asked.kept if request.path.startswith(_RESPONSES) else None
-    return await _Forwarding(request, handler, name, kept).answer()
-
-
-def _may_forward(request: web.Request) -> bool:
-    services = services_of(request)
-    return bool(services.peers) and not services.registry.closing and HOPS not in request.headers
+    return await _Forwarding(request, handler, name, asked).answer()
 
 
 class _Forwarding:
     """One request for a model of this name; see `Ways`."""
 
-    def __init__(self, request: web.Request, handler: Handler, name: str, kept: str | None) -> None:
+    def __init__(self, request: web.Request, handler: Handler, name: str, asked: Asked) -> None:
+        kept = asked.kept if request.path.startswith(_RESPONSES) else None
         self._request = request
         self._handler = handler
         self._name = name
         self._ways = Ways(request, name, request.path, kept)
-        self._peers = services_of(request).peers
-        self._relay = PeerRelay(request, CALLS[request.path])
+        self._services = services_of(request)
+        self._relay = PeerRelay(request, CALLS[request.path], streams=asked.streams(request.path))
+        # those that have failed otherwise than by a lost connection, which a second try may find again
+        self._given_up: set[Peer | None] = set()
+        self._asked: dict[str, None] = {}
 
     async def answer(self) -> web.StreamResponse:
         """The answer of the first who gives one. Raises what the last one failed with."""
+        try:
+            return await self._first_of_all()
+        except Exception as error:
+            # a status line is out already
+            if not self._relay.begun:
+                raise
+            return await self._relay.fail(error)
+
+    async def _first_of_all(self) -> web.StreamResponse:
         failure: Exception | None = None
         for again in (False, True):
             ways = self._ways.now()
             if again or not ways:
-                await self._peers.look_again(self._ways.knowers())
-                ways = self._ways.now()
-            if all(way.peer is None for way in ways) and failure is None:
+                await self._services.peers.look_again(self._ways.knowers())
+                ways = [way for way in self._ways.now() if way.peer not in self._given_up]
+            if failure is None and all(way.peer is None for way in ways):
                 return await self._here()
             for way in ways:
                 try:
@@ -92,37 +101,43 @@ class _Forwarding:
                     if not _may_go_on(error):
                         raise
                     failure = error
+                    if not isinstance(error, PeerLost) or not error.may_be_back:
+                        self._given_up.add(way.peer)
                     log.info("peer.next", peer=way.option.peer, model=self._name, error=str(error))
-            if not isinstance(failure, PeerLost):
-                break
         assert failure is not None, "each way has failed, and none is a way too"
         return await self._give_up(failure)
 
     async def _take(self, way: Way) -> web.StreamResponse:
-        if way.peer is None:
-            self._relay.pass_on()
-            with body_kept(self._request):
-                return await self._handler(self._request)
-        body = await with_body(self._request, partial(self._outgoing, model=way.model), keep=True)
-        return await self._relay.answer(way.peer, way.model, body)
+        if way.peer is not None:
+            if self._services.registry.closing:
+                raise ShuttingDown
+            self._asked[way.peer.name] = None
+            body = await with_body(self._request, partial(self._outgoing, model=way.model), keep=True)
+            return await self._relay.answer(way.peer, way.model, body)
+        self._relay.pass_on()
+        with body_kept(self._request):
+            return await self._handler(self._request)
 
     async def _here(self) -> web.StreamResponse:
         """No peer has to do with it, unless it is one that is left alone. Raises PeerUnavailable for that."""
-        silent = [peer for peer in self._ways.knowers() if not peer.is_up and self._is_known(peer)]
+        silent = [peer.name for peer in self._ways.knowers() if not peer.is_up]
         if self._ways.here() is None and silent:
-            said = "; ".join(f"peer {peer.name}: {peer.error}" for peer in silent)
-            raise PeerUnavailable(f"model {self._name} is on another machine, which does not answer ({said})")
+            raise self._unavailable(silent)
         return await self._handler(self._request)
 
-    def _is_known(self, peer: Peer) -> bool:
-        """Whether the model is one of the peer's, as far as can be told while it does not answer."""
-        return not peer.is_new or self._peers.named(self._name) is not None
+    def _unavailable(self, peers: Iterable[str]) -> PeerUnavailable:
+        """What a client is told; why is the operator's to know."""
+        message = f"peer {' and '.join(peers)} has model {self._name} and does not answer as it should"
+        return PeerUnavailable(f"{message}; the daemon's log and `mlxd peers` say why")
 
     async def _give_up(self, failure: Exception) -> web.StreamResponse:
-        if isinstance(failure, PeerRefused) and not self._relay.begun:
-            return failure.response
+        if isinstance(failure, PeerRefused):
+            if failure.event:
+                return await self._relay.end(failure.event)
+            if failure.response is not None and not self._relay.begun:
+                return failure.response
         if isinstance(failure, PeerRefused | PeerLost):
-            failure = PeerUnavailable(f"model {self._name} is on other machines, none of which answers ({failure})")
+            failure = self._unavailable(self._asked)
         return await self._relay.fail(failure)
 
     def _outgoing(self, body: bytes, model: str) -> bytes:

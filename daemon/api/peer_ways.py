@@ -12,19 +12,22 @@ from msgspec import Struct
 from mlxd.daemon.api.caller import may_use_there
 from mlxd.daemon.api.refusals import UnsupportedCapability
 from mlxd.daemon.api.services import services_of
+from mlxd.daemon.peers.listing import is_sane
 from mlxd.daemon.peers.peer import OPENAI_CALLS, Peer
 from mlxd.registry.errors import ModelRemoved
 from mlxd.registry.names import AmbiguousModel
 from mlxd.registry.peer_choice import Option, Standing, preference
 from mlxd.registry.states import State
 
-_LATEST = ":latest"
+# These stream unless they are told not to.
+_STREAMING = frozenset({"/api/chat", "/api/generate"})
 
 
 class Asked(Struct):
-    """What of a body says who may answer. All but the model is about what is kept of responses."""
+    """What of a body says who may answer, and how. All but `model` and `stream` is about what is kept of responses."""
 
     model: str | None = None
+    stream: Any = None
     store: Any = None
     background: Any = None
     conversation: Any = None
@@ -35,8 +38,12 @@ class Asked(Struct):
         """The field by which it needs a response that is kept, or wants its own kept; a peer's cannot be read here."""
         return next((field for field in _KEPT if getattr(self, field)), None)
 
+    def streams(self, call: str) -> bool:
+        """Whether the answer is to be streamed."""
+        return self.stream is True or (self.stream is None and call in _STREAMING)
 
-_KEPT = tuple(field for field in Asked.__struct_fields__ if field != "model")
+
+_KEPT = ("store", "background", "conversation", "previous_response_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,6 @@ class Ways:
         self._request = request
         self._call = call
         self._name = name
-        self._there = name.removesuffix(_LATEST)
         self._kept = kept
         self._services = services_of(request)
         self._peers = self._services.peers
@@ -63,7 +69,7 @@ class Ways:
     def now(self) -> list[Way]:
         """The one to ask first in front. Raises UnsupportedCapability when those who have it cannot do that."""
         here = self.here()
-        peers = list(filter(self._may_use, self._explicit() if here is None else self._listing()))
+        peers = list(self._explicit() if here is None else self._listing())
         if peers and self._kept is not None:
             if here is None:
                 raise self._not_kept(self._kept)
@@ -86,36 +92,41 @@ class Ways:
         return Option(None, standing, waiting=model.waiting)
 
     def knowers(self) -> list[Peer]:
-        """Peers that had such a model when they last told, or have not told yet."""
-        named = self._peers.named(self._name)
+        """Peers that the caller may ask for it, and that had it when they last told, or have not told yet."""
+        named = self._named()
         if named is not None:
             return [named[0]]
-        peers = self._peers.all()
-        return [peer for peer in peers if peer.may_have(self._there) and (peer.is_new or self._there in peer.models)]
+        found = ((peer, peer.listing.called(self._name)) for peer in self._peers.all())
+        return [peer for peer, model in found if self._may_ask(peer, model or self._name) and (model or peer.is_new)]
+
+    def _named(self) -> tuple[Peer, str] | None:
+        """What `peer/name` means, if it is the caller's to use."""
+        named = self._peers.named(self._name)
+        return named if named is not None and is_sane(named[1]) and self._may_ask(*named) else None
 
     def _explicit(self) -> Iterator[Way]:
         """What `peer/name` means, whether the peer lists it or not; else as any name."""
-        named = self._peers.named(self._name)
+        named = self._named()
         if named is None:
             yield from self._listing()
             return
-        peer, model = named
-        if not peer.is_up or not peer.may_have(model):
+        peer, asked = named
+        model = peer.listing.called(asked) or asked
+        if not peer.is_up:
             return
         if not peer.takes_call(self._call):
             calls = ", ".join(sorted(OPENAI_CALLS))
             raise UnsupportedCapability(f"peer {peer.name} is no mlxd, and takes only {calls}", "model")
-        yield Way(peer.option(model) or peer.unlisted(), peer, model)
+        yield Way(peer.option(model), peer, model)
 
     def _listing(self) -> Iterator[Way]:
         for peer in self._peers.all():
-            option = peer.option(self._there)
-            if option is not None and peer.takes_call(self._call):
-                yield Way(option, peer, self._there)
+            model = peer.listing.called(self._name)
+            if model is not None and peer.is_up and self._may_ask(peer, model) and peer.takes_call(self._call):
+                yield Way(peer.option(model), peer, model)
 
-    def _may_use(self, way: Way) -> bool:
-        assert way.peer is not None, "only peers are asked about"
-        return may_use_there(self._request, way.peer, way.model)
+    def _may_ask(self, peer: Peer, model: str) -> bool:
+        return peer.may_have(model) and may_use_there(self._request, peer, model)
 
     def _not_kept(self, field: str) -> UnsupportedCapability:
         message = f"{field}: model {self._name} is on another machine, and responses of it are not kept here"

@@ -22,10 +22,18 @@ log = structlog.stdlib.get_logger(__name__)
 OPENAI_CALLS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
 # How much the latest first token counts in what is kept of all.
 _NEWEST = 0.2
+# Looks in a row that came to nothing, after which a stream that has been silent since is not waited for.
+_GONE = 3
 
 
 class PeerLost(Exception):
-    """The peer did not answer as it should, or not at all, before it said anything of the answer."""
+    """The peer did not answer as it should, or not at all, before it said anything of the answer; the text is for the
+    log. `may_be_back` where only a connection was lost: a server that was started again takes the next one.
+    """
+
+    def __init__(self, message: str, *, may_be_back: bool = False) -> None:
+        super().__init__(message)
+        self.may_be_back = may_be_back
 
 
 class Peer:
@@ -36,15 +44,18 @@ class Peer:
         self.listing = Listing({})
         self.error: str | None = "it was not asked yet"
         self.breaker = Breaker()
+        self.is_new = True
+        """Whether no look at it has ended yet."""
         self.idle = asyncio.Event()
         """Set while no request is with it."""
         self.idle.set()
         self.is_suspect = False
         """Whether a request has failed there since it last told its models."""
-        self._told = False
         self.first_token_s: float | None = None
         self._unanswered: Counter[str] = Counter()
         self._waits: set[asyncio.Timeout] = set()
+        self._reads: set[asyncio.Timeout] = set()
+        self._silent: set[asyncio.Timeout] = set()
         self._working: set[asyncio.Timeout] = set()
 
     @property
@@ -73,11 +84,6 @@ class Peer:
         return not self.breaker.is_open
 
     @property
-    def is_new(self) -> bool:
-        """Whether it has never told its models."""
-        return not self._told
-
-    @property
     def models(self) -> Mapping[str, PeerModel]:
         """Its models when it last told, by name."""
         return self.listing.models
@@ -94,38 +100,52 @@ class Peer:
         """Whether a model of this name is one of those that are wanted from it."""
         return any(fnmatchcase(model, pattern) for pattern in self.settings.models)
 
-    def option(self, model: str) -> Option | None:
-        """What it offers for a model; None when it has none of this name, or is left alone."""
-        known = self.listing.models.get(model)
-        if known is None or not self.is_up or not self.may_have(model):
-            return None
-        spread = spread_of(self.name, model)
-        if known.standing is not Standing.READY:
-            waiting = sum(one.waiting for one in self.models.values()) + self._unanswered.total()
-            return Option(self.name, known.standing, self.settings.priority, waiting, spread=spread)
+    def option(self, model: str) -> Option:
+        """What it offers for a model, which it lists or not."""
+        spread, known = spread_of(self.name, model), self.models.get(model)
+        if known is None or known.standing is not Standing.READY:
+            waiting = self.listing.waiting + self._unanswered.total()
+            return Option(self.name, Standing.LOADS_THERE, self.settings.priority, waiting, spread=spread)
         waiting = known.waiting + self._unanswered[model]
         return Option(self.name, known.standing, self.settings.priority, waiting, self.first_token_s, spread)
 
-    def unlisted(self) -> Option:
-        """What it offers for a model that it does not list."""
-        return Option(self.name, Standing.LOADS_THERE, self.settings.priority)
-
     def looked(self, listing: Listing) -> None:
         """It told its models."""
-        if self.error is not None:
+        if not self.is_up:
             log.info("peer.up", peer=self.name, url=self.settings.url, models=len(listing.models))
-        self.listing, self.error, self._told, self.is_suspect = listing, None, True, False
-        self.breaker.worked()
+        self.listing, self.error, self.is_suspect, self.is_new = listing, None, False, False
+        self.breaker.reached()
 
-    def failed(self, error: str, now: float, *, unreachable: bool) -> None:
-        """It did not answer as it should. When it is to be left alone, who waits for its first byte stops waiting."""
+    def missed(self, error: str, now: float, *, lengthen: bool = True) -> None:
+        """It cannot be reached. Who waits for its first byte stops waiting, and after some such looks who has read
+        nothing since the first of them.
+        """
+        opens = self.breaker.missed(now, lengthen=lengthen)
+        self._leave_alone(error, opens=opens)
+        self.is_new = False
+        if opens:
+            _end(self._waits)
+        if self.breaker.unreachable == 1:
+            self._silent = set(self._reads)
+        if self.breaker.unreachable >= _GONE:
+            _end(self._silent & self._reads)
+
+    def failed(self, error: str, now: float) -> None:
+        """A request failed there. What others wait for may still come."""
         self.is_suspect = True
-        if self.breaker.failed(now, unreachable=unreachable):
-            log.warning("peer.down", peer=self.name, url=self.settings.url, error=error)
-            for wait in self._waits:
-                wait.reschedule(asyncio.get_running_loop().time())
+        opens = self.breaker.failed(now)
         if self.breaker.is_open:
-            self.error = error
+            self._leave_alone(error, opens=opens)
+
+    def _leave_alone(self, error: str, *, opens: bool) -> None:
+        self.error = error
+        if opens:
+            log.warning("peer.down", peer=self.name, url=self.settings.url, error=error)
+
+    def worked(self) -> None:
+        """It answered a request as it should."""
+        self.breaker.worked()
+        self.error, self.is_suspect = None, False
 
     def answered(self, seconds: float) -> None:
         """A request had its first token after so many seconds."""
@@ -133,49 +153,56 @@ class Peer:
         before = self.first_token_s
         self.first_token_s = seconds if before is None else before + _NEWEST * (seconds - before)
 
-    def worked(self) -> None:
-        """It answered a request as it should."""
-        self.breaker.worked()
-        self.error, self.is_suspect = None, False
-
     def end_all(self) -> None:
         """Every request that is with it raises ShuttingDown."""
-        for scope in self._working:
-            scope.reschedule(asyncio.get_running_loop().time())
+        _end(self._working)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         """While a request is with it. Raises ShuttingDown when the daemon ends meanwhile."""
-        scope = asyncio.timeout(None)
+        self.idle.clear()
         try:
-            async with scope:
-                self._working.add(scope)
-                self.idle.clear()
+            async with _scope(self._working, ShuttingDown()):
                 yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise ShuttingDown from None
         finally:
-            self._working.discard(scope)
             if not self._working:
                 self.idle.set()
 
     @asynccontextmanager
     async def unanswered(self, model: str) -> AsyncIterator[None]:
-        """While a request waits for its first byte. Raises PeerLost when the peer is given up meanwhile."""
+        """While a request waits for its first byte. Raises PeerLost when the peer cannot be reached any more."""
         self._unanswered[model] += 1
-        scope = asyncio.timeout(None)
         try:
-            async with scope:
-                self._waits.add(scope)
+            async with _scope(self._waits, PeerLost(f"peer {self.name} is gone", may_be_back=True)):
                 yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise PeerLost(f"peer {self.name}: {self.error}") from None
         finally:
-            self._waits.discard(scope)
             self._unanswered[model] -= 1
             if not self._unanswered[model]:
                 del self._unanswered[model]
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """While more of an answer is waited for. Raises PeerLost when the peer has not been reached for a while."""
+        async with _scope(self._reads, PeerLost(f"peer {self.name} is gone")):
+            yield
+
+
+@asynccontextmanager
+async def _scope(scopes: set[asyncio.Timeout], error: Exception) -> AsyncIterator[None]:
+    """Inside, whoever ends the scope has this raised."""
+    scope = asyncio.timeout(None)
+    try:
+        async with scope:
+            scopes.add(scope)
+            yield
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise error from None
+    finally:
+        scopes.discard(scope)
+
+
+def _end(scopes: set[asyncio.Timeout]) -> None:
+    for scope in scopes:
+        scope.reschedule(asyncio.get_running_loop().time())

@@ -16,7 +16,7 @@ from mlxd.daemon.peers.headers import HOPS, INSTANCE
 from mlxd.daemon.peers.listing import BadListing, read_listing
 from mlxd.daemon.peers.peer import Peer
 from mlxd.daemon.settings import PeerSettings
-from mlxd.registry.peer_choice import Option
+from mlxd.registry.errors import ShuttingDown
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -27,10 +27,13 @@ LOOK_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 3.0
 # A request that finds nobody has those looked at that were last looked at so many seconds ago.
 _FRESH = 1.0
-_MOST_BYTES = 16_000_000
+_MOST_BYTES = 4_000_000
+# Bytes of a listing that are read in a moment.
+_QUICK = 65_536
 _OK = 200
-# Connections to one peer; a stream keeps one for as long as it lasts.
-_CONNECTIONS = 0
+_WRONG_KEY = (401, 403)
+# Connections at a time: a stream keeps one for as long as it lasts.
+_ANY_NUMBER = 0
 
 
 class Peers:
@@ -48,10 +51,11 @@ class Peers:
         self._clock = clock
         self._interval = interval
         self._peers: dict[str, Peer] = {}
-        self._looked: dict[str, float] = {}
-        self._looks: dict[str, asyncio.Task[None]] = {}
-        self._session: aiohttp.ClientSession | None = None
         self._replaced: list[Peer] = []
+        self._looked: dict[Peer, float] = {}
+        self._looks: dict[Peer, asyncio.Task[None]] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._ended = False
 
     def __bool__(self) -> bool:
         return bool(self._current())
@@ -60,31 +64,37 @@ class Peers:
         """Every peer, whether it can be reached or not."""
         return list(self._current().values())
 
-    def get(self, name: str | None) -> Peer | None:
-        """The peer of this name."""
-        return self._current().get(name or "")
-
     def named(self, model: str) -> tuple[Peer, str] | None:
         """The peer and the name there that `peer/name` means."""
         name, slash, rest = model.partition("/")
-        peer = self.get(name)
+        peer = self._current().get(name)
         return (peer, rest) if peer is not None and slash and rest else None
-
-    def options(self, path: str, model: str) -> list[Option]:
-        """Who answers this call now for a model of this name."""
-        found = [peer.option(model) for peer in self.all() if peer.takes_call(path)]
-        return [option for option in found if option is not None]
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """Connections to all peers; made with the first use, on the event loop."""
+        """Connections to all peers; made with the first use, on the event loop. Raises ShuttingDown after the end."""
+        if self._ended:
+            raise ShuttingDown
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
             self._session = aiohttp.ClientSession(
-                connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=True
+                connector=aiohttp.TCPConnector(limit=_ANY_NUMBER),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+    def headers(self, peer: Peer) -> dict[str, str]:
+        """What each request to it has."""
+        key = {} if peer.settings.key is None else {"Authorization": f"Bearer {peer.settings.key}"}
+        return {HOPS: "1", "User-Agent": "mlxd", **key}
+
+    def fail(self, peer: Peer, error: Exception) -> None:
+        """A request that it had failed, or found nobody."""
+        said = str(error) or type(error).__name__
+        if isinstance(error, aiohttp.ClientConnectorError):
+            peer.missed(said, self._clock())
+        else:
+            peer.failed(said, self._clock())
 
     async def run(self) -> None:
         """Look at each peer when it is due, until the daemon stops."""
@@ -98,11 +108,11 @@ class Peers:
             await self._end()
 
     async def look_again(self, peers: Iterable[Peer]) -> None:
-        """Ask those once more that have just failed, or are left alone and were not asked a moment ago.
+        """Ask those once more where a request has just failed, or that could not be reached a while ago.
 
         Gives up after LOOK_TIMEOUT.
         """
-        looks = [self._look_soon(peer) for peer in peers if self._is_stale(peer)]
+        looks = [self._look_soon(peer, in_a_hurry=True) for peer in peers if self._is_stale(peer)]
         if looks:
             await asyncio.wait(looks)
 
@@ -115,27 +125,21 @@ class Peers:
         for peer in peers:
             peer.end_all()
 
-    def headers(self, peer: Peer) -> dict[str, str]:
-        """What each request to it has."""
-        key = {} if peer.settings.key is None else {"Authorization": f"Bearer {peer.settings.key}"}
-        return {HOPS: "1", "User-Agent": "mlxd", **key}
-
     def _current(self) -> dict[str, Peer]:
         """Peers by name; what is known of one stays until its entry is another one."""
         wanted = tuple(self._settings())
         if [peer.settings for peer in self._peers.values()] != list(wanted):
             before = self._peers
-            self._peers = {one.name: self._kept(before.get(one.name), one) for one in wanted}
-            gone = [peer for peer in before.values() if self._peers.get(peer.name) is not peer]
-            self._replaced = [peer for peer in (*self._replaced, *gone) if peer.in_flight]
+            self._peers = {one.name: _kept(before.get(one.name), one) for one in wanted}
+            for peer in set(before.values()).difference(self._peers.values()):
+                self._part_with(peer)
         return self._peers
 
-    def _kept(self, before: Peer | None, settings: PeerSettings) -> Peer:
-        if before is not None and (before.settings.url, before.settings.key) == (settings.url, settings.key):
-            before.settings = settings
-            return before
-        self._looked.pop(settings.name, None)
-        return Peer(settings)
+    def _part_with(self, peer: Peer) -> None:
+        self._replaced = [one for one in (*self._replaced, peer) if one.in_flight]
+        self._looked.pop(peer, None)
+        if look := self._looks.get(peer):
+            look.cancel()
 
     def _is_due(self, peer: Peer) -> bool:
         if not peer.is_up:
@@ -143,62 +147,55 @@ class Peers:
         return self._age(peer) >= self._interval
 
     def _is_stale(self, peer: Peer) -> bool:
-        return peer.is_suspect or peer.name in self._looks or (not peer.is_up and self._age(peer) >= _FRESH)
+        if peer in self._looks or (peer.is_up and peer.is_suspect):
+            return True
+        # one that requests have failed at has its pause: that it tells its models would say nothing of them
+        lost = not peer.is_up and (peer.is_new or peer.breaker.unreachable > 0)
+        return lost and self._age(peer) >= _FRESH
 
     def _age(self, peer: Peer) -> float:
-        looked = self._looked.get(peer.name)
+        looked = self._looked.get(peer)
         return float("inf") if looked is None else self._clock() - looked
 
-    def _look_soon(self, peer: Peer) -> asyncio.Task[None]:
-        if peer.name not in self._looks:
-            self._looked[peer.name] = self._clock()
-            task = asyncio.create_task(self._look(peer), name="peer.look")
-            self._looks[peer.name] = task
-            task.add_done_callback(partial(self._looked_at, peer.name))
-        return self._looks[peer.name]
+    def _look_soon(self, peer: Peer, *, in_a_hurry: bool = False) -> asyncio.Task[None]:
+        if peer not in self._looks:
+            self._looked[peer] = self._clock()
+            task = asyncio.create_task(self._look(peer, in_a_hurry=in_a_hurry), name="peer.look")
+            self._looks[peer] = task
+            task.add_done_callback(lambda _: self._looks.pop(peer, None))
+        return self._looks[peer]
 
-    def _looked_at(self, name: str, look: asyncio.Task[None]) -> None:
-        if self._looks.get(name) is look:
-            del self._looks[name]
-
-    async def _look(self, peer: Peer) -> None:
+    async def _look(self, peer: Peer, *, in_a_hurry: bool) -> None:
+        missed = partial(peer.missed, now=self._clock(), lengthen=not in_a_hurry)
         try:
             async with asyncio.timeout(LOOK_TIMEOUT):
                 await self._ask(peer)
         except TimeoutError:
-            self._fail(peer, f"it does not answer within {LOOK_TIMEOUT:g} s")
+            missed(f"it does not answer within {LOOK_TIMEOUT:g} s")
         except aiohttp.ClientError as error:
-            self._fail(peer, f"it cannot be reached: {error}")
+            missed(f"it cannot be reached: {error}")
         except BadListing as error:
-            self._fail(peer, str(error))
+            missed(str(error))
+        except ShuttingDown:
+            return
         # Whatever one peer sends, the next look is needed.
         except Exception as error:
             log.exception("peer.look_broke", peer=peer.name)
-            self._fail(peer, repr(error))
+            missed(repr(error))
 
     async def _ask(self, peer: Peer) -> None:
         async with self.session.get(f"{peer.base}/v1/models", headers=self.headers(peer)) as answer:
             if answer.status != _OK:
                 raise BadListing(_refusal(answer.status))
-            data = await answer.content.read(_MOST_BYTES + 1)
-            while len(data) <= _MOST_BYTES and (more := await answer.content.readany()):
-                data += more
-            if len(data) > _MOST_BYTES:
-                raise BadListing(f"its list of models has more than {_MOST_BYTES} bytes")
+            data = await _all_of(answer)
             instance = answer.headers.get(INSTANCE)
         if instance == self.instance:
             raise BadListing("it is this daemon itself; remove the entry")
-        peer.looked(read_listing(data, is_mlxd=instance is not None))
-
-    def fail(self, peer: Peer, error: Exception) -> None:
-        """A request that it had failed."""
-        unreachable = isinstance(error, aiohttp.ClientConnectorError)
-        peer.failed(str(error) or type(error).__name__, self._clock(), unreachable=unreachable)
-
-    def _fail(self, peer: Peer, error: str) -> None:
-        peer.failed(error, self._clock(), unreachable=True)
+        read = partial(read_listing, data, is_mlxd=instance is not None)
+        peer.looked(read() if len(data) <= _QUICK else await asyncio.to_thread(read))
 
     async def _end(self) -> None:
+        self._ended = True
         looks = list(self._looks.values())
         for look in looks:
             look.cancel()
@@ -208,7 +205,23 @@ class Peers:
             await self._session.close()
 
 
+def _kept(before: Peer | None, settings: PeerSettings) -> Peer:
+    if before is not None and (before.settings.url, before.settings.key) == (settings.url, settings.key):
+        before.settings = settings
+        return before
+    return Peer(settings)
+
+
+async def _all_of(answer: aiohttp.ClientResponse) -> bytes:
+    data = bytearray()
+    async for piece in answer.content.iter_any():
+        data += piece
+        if len(data) > _MOST_BYTES:
+            raise BadListing(f"its list of models has more than {_MOST_BYTES} bytes")
+    return bytes(data)
+
+
 def _refusal(status: int) -> str:
-    if status in (401, 403):
+    if status in _WRONG_KEY:
         return f"it does not take the key of its entry (status {status})"
     return f"it answers GET /v1/models with status {status}"
