@@ -129,7 +129,7 @@ async def test_a_plan_is_told_for_every_name_and_changes_nothing(served, name):
     status, plan = await served.get(f"/admin/explain/{name}")
     assert status == 200
     assert list(plan) == [
-        "model", "verdict", "needed_bytes", "free_bytes", "evicts", "waits_for", "blocked_by", "eta_s",
+        "model", "verdict", "needed_bytes", "free_bytes", "evicts", "waits_for", "blocked_by", "eta_s", "order",
     ]  # fmt: skip
     assert (plan["model"], plan["verdict"], plan["evicts"], plan["blocked_by"]) == ("tiny", "loads", [], [])
     assert plan["needed_bytes"] < plan["free_bytes"]

@@ -19,10 +19,10 @@ def models(models_dir, micro_model):
     return models_dir({"alpha": micro_model, "beta": micro_model})
 
 
-async def told(running, event):
-    """The log's line with this event, once it is there."""
+async def told(running, event, times=1):
+    """The log's line with this event, once it is there for so many times."""
     async with asyncio.timeout(20):
-        while not any(f'"event": "{event}"' in line for line in running.log.read_text().splitlines()):
+        while running.log.read_text().count(f'"event": "{event}"') < times:
             assert running.process.poll() is None or event in running.log.read_text(), running.log.read_text()
             await asyncio.sleep(0.02)
     return [each for each in running.events() if each["event"] == event][-1]
@@ -76,7 +76,7 @@ async def test_an_event_loop_that_is_stuck_is_told_of_and_a_second_signal_ends_i
             assert (await api.get("/health"))["status"] == "ok"
         faults.hold("loop")
         running.process.send_signal(signal.SIGUSR1)
-        await told(running, "watchdog.loop_stuck")
+        await told(running, "watchdog.loop_stuck", times=2)
         running.process.send_signal(signal.SIGTERM)
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(5) == 1
