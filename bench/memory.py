@@ -88,7 +88,7 @@ def loaded(kind: Kind, **options: Any) -> Iterator[ModelRunner]:
         **options,
     )
     backend, crowd = MlxBackend(), Crowd()
-    watch = LoadWatch(lambda _: None, lambda: False, crowd, None, ImageThreads())
+    watch = LoadWatch(lambda _: None, lambda: False, crowd, None, ImageThreads(), lambda _: None)
     with backend.lane_scope(), crowd.entered():
         runner = backend.load(config, watch)
         yield runner

@@ -15,9 +15,13 @@ from mlxd.daemon.drafts import add_drafts, estimate_with_draft
 from mlxd.daemon.folder_look import look_at
 from mlxd.daemon.load_keys import files_of, with_load_keys
 from mlxd.daemon.settings import ModelSettings, PresetSettings, SamplingSettings, Settings
+from mlxd.daemon.sharding import add_shards
 from mlxd.memory.estimates import ModelEstimate
 from mlxd.registry.names import NameTable
 from mlxd.registry.spec import ModelSpec
+
+# Keys of an entry, and the entry itself, that may name what is not there.
+_FOLLOWED = ((), ("engine", "draft"), ("hosts",), ("hostfile",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ def survey(settings: Settings, hf_cache: Path | None, before: Basis | None = Non
     notes = list(folders.found.notes)
     add_adapters(settings, specs, notes)
     problems += add_drafts(settings, specs)
+    problems += add_shards(settings, specs)
     if settings.models.default is not None and not problems:
         problems += _check_name(settings.models.default, "models.default", specs)
     for name in settings.models.preload:
@@ -102,9 +107,7 @@ def survey(settings: Settings, hf_cache: Path | None, before: Basis | None = Non
 def _troubled(settings: Settings, problems: Collection[Problem]) -> frozenset[str]:
     keys = {problem.key for problem in problems}
     at_fault = [
-        entry
-        for entry in settings.model
-        if keys & {dotted(("model", entry.name)), dotted(("model", entry.name, "engine", "draft"))}
+        entry for entry in settings.model if keys & {dotted(("model", entry.name, *rest)) for rest in _FOLLOWED}
     ]
     return frozenset(name for entry in at_fault for name in (entry.name, *entry.adapters))
 

@@ -181,8 +181,8 @@ def absolute(written: str, base: Base) -> Path:
     return base.folder / expanded
 
 
-def list_of(item: Rule, *, single: bool = False) -> Rule:
-    """An array without repetitions, as a tuple; with `single` also one string alone.
+def list_of(item: Rule, *, single: bool = False, repeats: bool = False) -> Rule:
+    """An array, with repetitions only if it `repeats`, as a tuple; with `single` also one string alone.
 
     An environment variable has it as `a,b` or as a TOML array.
     """
@@ -194,7 +194,7 @@ def list_of(item: Rule, *, single: bool = False) -> Rule:
             raise Unexpected("expected an array of strings")
         found = tuple(_element(item, element, base) for element in value)
         for index, element in enumerate(found):
-            if element in found[:index]:
+            if element in found[:index] and not repeats:
                 raise Unexpected("expected every entry once", value[index])
         return found
 

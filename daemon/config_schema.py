@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ _TICK = 0.001
 _WATCH_TICK = 0.1
 _MAX_SEED = 2**63 - 1
 MAX_NAME = 200
+FEWEST_HOSTS = 2
 
 
 def name_complaint(name: str) -> str | None:
@@ -49,6 +51,18 @@ def _key_complaint(key: str) -> str | None:
 def _pattern_complaint(pattern: str) -> str | None:
     sound = 0 < len(pattern) <= MAX_NAME and pattern.isprintable() and " " not in pattern
     return None if sound else 'expected a name of a model or a pattern, such as "*" or "mlx-community/*"'
+
+
+def _command_complaint(command: str) -> str | None:
+    try:
+        sound = command.isprintable() and shlex.split(command)
+    except ValueError:
+        sound = False
+    return None if sound else 'expected a command to which a host is added, such as "ssh -o BatchMode=yes"'
+
+
+def _word_complaint(path: str) -> str | None:
+    return None if path and path.isprintable() else "expected the path of a Python with mlxd, on the other hosts"
 
 
 def _stop_complaint(stop: str) -> str | None:
@@ -162,6 +176,18 @@ SECTIONS: Mapping[str, Table] = {
 WHOLE_DAEMON = frozenset({"blas", "step_lock"})
 """Keys of [engine] that hold for the process, so that no single model can override them."""
 
+HOST_RULES: Mapping[str, Rule] = {
+    "hosts": list_of(text(address_complaint), repeats=True),
+    "hostfile": path(),
+}
+SHARD_RULES: Mapping[str, Rule] = {
+    "sharding": choice("tensor", "pipeline"),
+    "backend": choice("ring", "jaccl", "nccl"),
+    "remote_shell": text(_command_complaint),
+    "remote_python": text(_word_complaint),
+}
+"""Keys of an entry that say nothing without one of HOST_RULES."""
+
 MODEL_RULES: Mapping[str, Rule] = {
     "name": text(name_complaint),
     "path": path(),
@@ -169,6 +195,8 @@ MODEL_RULES: Mapping[str, Rule] = {
     "aliases": list_of(text(name_complaint)),
     "pinned": boolean(),
     "ttl": duration(never=True),
+    **HOST_RULES,
+    **SHARD_RULES,
 }
 MODEL_TABLES = frozenset({"adapters", "engine", "sampling", "presets"})
 ADAPTER_NAME = text(name_complaint)

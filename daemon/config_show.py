@@ -10,7 +10,16 @@ from msgspec import Struct
 
 from mlxd.daemon.config_errors import KeyPath, dotted
 from mlxd.daemon.config_rules import Rule
-from mlxd.daemon.config_schema import ADAPTER_PATH, MODEL_RULES, OVERRIDE_RULES, PEER_RULES, SAMPLING_RULES, SECTIONS
+from mlxd.daemon.config_schema import (
+    ADAPTER_PATH,
+    HOST_RULES,
+    MODEL_RULES,
+    OVERRIDE_RULES,
+    PEER_RULES,
+    SAMPLING_RULES,
+    SECTIONS,
+    SHARD_RULES,
+)
 from mlxd.daemon.settings import LoadedConfig, ModelSettings, PresetSettings, SamplingSettings, Settings
 
 NAMED = (("model",), ("peer",))
@@ -59,7 +68,10 @@ def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(entry: ModelSettings) -> dict[str, Any]:
-    public = _without_empty(_written(entry, MODEL_RULES))
+    about_hosts = {**HOST_RULES, **SHARD_RULES}
+    public = _without_empty(_written(entry, {key: MODEL_RULES[key] for key in MODEL_RULES if key not in about_hosts}))
+    if entry.is_sharded:
+        public |= {key: value for key, value in _without_empty(_written(entry, about_hosts)).items() if value != []}
     if entry.adapters:
         public["adapters"] = {name: ADAPTER_PATH.write(folder) for name, folder in entry.adapters.items()}
     if entry.engine:

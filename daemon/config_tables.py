@@ -13,6 +13,8 @@ from mlxd.daemon.config_schema import (
     ADAPTER_NAME,
     ADAPTER_PATH,
     DRAFT_RULES,
+    FEWEST_HOSTS,
+    HOST_RULES,
     MODEL_RULES,
     MODEL_TABLES,
     OVERRIDE_RULES,
@@ -21,6 +23,7 @@ from mlxd.daemon.config_schema import (
     PRESET_TABLES,
     SAMPLING_RULES,
     SECTIONS,
+    SHARD_RULES,
     WHOLE_DAEMON,
     dotted_keys,
 )
@@ -97,6 +100,7 @@ class TableReader:
         self._require("name", raw, at)
         if "path" in table and "repo" in table:
             self._report.add((*at, "repo"), "expected either path or repo, not both")
+        self._check_hosts(table, at)
         if "adapters" in table:
             values["adapters"] = self._adapters(table["adapters"], (*at, "adapters"))
         if "engine" in table:
@@ -107,6 +111,14 @@ class TableReader:
             presets = self._entries(table["presets"], (*at, "presets"), "expected an array of tables")
             values["presets"] = tuple(self._preset(preset, path) for path, preset in presets)
         return values
+
+    def _check_hosts(self, table: Mapping[str, Any], at: KeyPath) -> None:
+        if "hosts" in table and "hostfile" in table:
+            self._report.add((*at, "hostfile"), "expected either hosts or hostfile, not both")
+        if isinstance(hosts := table.get("hosts"), list) and len(hosts) < FEWEST_HOSTS:
+            self._report.add((*at, "hosts"), f"expected {FEWEST_HOSTS} hosts or more, got {len(hosts)}")
+        for key in sorted(SHARD_RULES.keys() & table.keys()) if not HOST_RULES.keys() & table.keys() else ():
+            self._report.add((*at, key), "expected only beside hosts or hostfile, without which it says nothing")
 
     def engine(self, raw: object) -> dict[str, Any]:
         """The valid values of [engine]."""

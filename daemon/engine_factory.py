@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakSet
 
 from mlxd.daemon.engine_hosts import WORKER_BASE, EngineHosts
@@ -14,6 +14,7 @@ from mlxd.engines.core import EngineCore, PrefillEvictionCallback
 from mlxd.engines.embedding_engine import EmbeddingEngine
 from mlxd.engines.errors import EngineDead, MemoryRefusal
 from mlxd.engines.memory_share import MemoryShare
+from mlxd.engines.shards import Shards
 from mlxd.engines.types import EngineConfig, EngineLimits
 from mlxd.memory.estimates import kv_bytes
 from mlxd.memory.guard import MemoryGuard
@@ -27,6 +28,10 @@ LOAD_KV_TOKENS = 256
 AUTO_PREFIX_CACHE = 0.1
 # Seconds that an unload may take for writing kept prefixes to the disk; an engine that closes too late is lost.
 MAX_SPILL = 10.0
+# Steps that may fail in a row.
+MOST_FAILURES = 3
+# What ranks of a model on several hosts run.
+RANK = "mlxd.daemon.rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,9 @@ class EngineMaker:
                 draft=spec.draft,
                 draft_tokens=engine.draft_tokens,
                 vision=spec.takes_images,
+                shards=self._shards(spec),
+                # a step that fails on one rank has been begun on all
+                max_step_failures=MOST_FAILURES if spec.shards is None else 1,
             ).with_limits(self._limits(spec.name)),
             self.hosts.host(engine.isolation),
             memory=self.share.stake(spec.name, self.most(spec.name)),
@@ -97,6 +105,12 @@ class EngineMaker:
             hold_timeout=settings.residency.queue_timeout,
         )
 
+    def _shards(self, spec: ModelSpec) -> Shards | None:
+        if spec.shards is None:
+            return None
+        patience = self.live.settings.supervision.answer_timeout
+        return replace(spec.shards, module=RANK, patience=patience)
+
     def _prefix_cache_bytes(self, engine: EngineSettings) -> int:
         if engine.prefix_cache == "off":
             return 0
@@ -114,5 +128,6 @@ def context_length(spec: ModelSpec, engine: EngineSettings) -> int:
 
 def load_need(spec: ModelSpec, settings: Settings) -> int:
     """Bytes that a load must find free: the weights, a little cache to begin with, and a process of its own."""
-    process = WORKER_BASE if settings.engine_for(spec.name).isolation == "process" else 0
+    ranks = spec.shards.here if spec.shards is not None else 1
+    process = ranks * WORKER_BASE if settings.engine_for(spec.name).isolation == "process" else 0
     return spec.weight_bytes + kv_bytes(1, LOAD_KV_TOKENS, spec.kv_bytes_per_token) + process

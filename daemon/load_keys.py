@@ -38,7 +38,8 @@ def with_load_keys(
 
 def _load_key(spec: ModelSpec, engine: EngineSettings, files: Mapping[Path, FolderFiles]) -> str:
     folders = [None if folder is None else files[folder] for folder in (spec.path, spec.adapter, spec.draft)]
-    facts = [folders, [OVERRIDE_RULES[key].write(_value(engine, spec, key)) for key in LOADED_WITH]]
+    facts: list[object] = [folders, [OVERRIDE_RULES[key].write(_value(engine, spec, key)) for key in LOADED_WITH]]
+    facts.append(repr(spec.shards))
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 

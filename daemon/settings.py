@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field, structs
 
 from mlxd.daemon.units import Size
+from mlxd.engines.shards import Backend, Sharding
 
 STATE_DIR = "~/.local/state/mlxd"
 KEYS_FILE = "~/.config/mlxd/keys.toml"
@@ -141,7 +142,8 @@ class ModelSettings(Struct, frozen=True):
     """One `[[model]]` entry. With neither path nor repo it is about a discovered model of that name.
 
     `ttl` already has the value of [models] where the entry has none; `engine` holds overrides only. `adapters` are
-    the folders of LoRA adapters by the names that they are served under.
+    the folders of LoRA adapters by the names that they are served under. With `hosts`, or those of a `hostfile`, the
+    model is spread over them; `backend` None is the hostfile's, and else "ring".
     """
 
     name: str
@@ -150,10 +152,21 @@ class ModelSettings(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     pinned: bool = False
     ttl: float | None = None
+    hosts: tuple[str, ...] = ()
+    hostfile: Path | None = None
+    sharding: Sharding = "tensor"
+    backend: Backend | None = None
+    remote_shell: str = "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5"
+    remote_python: str | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     sampling: SamplingSettings = SamplingSettings()
     presets: tuple[PresetSettings, ...] = ()
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the model is spread over hosts."""
+        return bool(self.hosts) or self.hostfile is not None
 
 
 class PeerSettings(Struct, frozen=True):
@@ -226,7 +239,11 @@ class Settings(Struct, frozen=True):
     def engine_for(self, name: str) -> EngineSettings:
         """The engine settings of a model: [engine] with the overrides of its entry, if it has one."""
         entry = self.model_for(name)
-        return structs.replace(self.engine, **entry.engine) if entry else self.engine
+        if entry is None:
+            return self.engine
+        # every rank is a process, and no disk has all of a prefix
+        forced = {"isolation": "process", "prefix_cache_disk": "off"} if entry.is_sharded else {}
+        return structs.replace(self.engine, **{**entry.engine, **forced})
 
 
 class LoadedConfig(Struct, frozen=True):

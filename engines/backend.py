@@ -15,6 +15,7 @@ from mlxd.engines.blas_preload import preload_blas
 from mlxd.engines.embedding_types import EncoderInput
 from mlxd.engines.lasting_imports import lasting_imports
 from mlxd.engines.load_watch import LoadWatch
+from mlxd.engines.memory_share import Stake
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.token_arrays import Prompt, Tokens, token_array
 from mlxd.engines.tokenizer import Tokenizer
@@ -175,6 +176,9 @@ class ModelRunner(Protocol):
     @property
     def is_full(self) -> bool:
         """Whether the next step needs longer buffers."""
+
+    def share(self, stake: Stake) -> Stake:
+        """What its prompts are counted in: `stake`, or what bounds it further."""
 
     def demand(self, more: RowNeed | None, chunk: int) -> int:
         """Bytes that the batch will take beyond what it holds, with one more row in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -23,34 +24,41 @@ SECOND = 64
 QUICK = 0.05
 
 
-def first_look(loaded: LoadedText, config: EngineConfig, meter: PeakMeter) -> PromptPrice:
-    """Process a few tokens. Raises LoadError for a model that cannot."""
+def first_look(
+    loaded: LoadedText, config: EngineConfig, meter: PeakMeter, announce: Callable[[int], None] = lambda _: None
+) -> PromptPrice:
+    """Process a few tokens; `announce` is told how many, before each time. Raises LoadError for a model that cannot."""
     models = [one for one in (loaded.model, loaded.draft) if one is not None]
     transients = Transients(Shape(config.attention_heads, config.itemsize))
     started = time.perf_counter()
+    announce(LEAST_CHUNK)
     cost, transients = _step(models, LEAST_CHUNK, loaded.info.vocab_size, meter, transients)
     if time.perf_counter() - started < QUICK:
+        announce(SECOND)
         _, transients = _step(models, SECOND, loaded.info.vocab_size, meter, transients)
     mx.clear_cache()
     return PromptPrice(cost, transients, loaded.info.vocab_size)
 
 
+def glance(model: Any, tokens: int, vocab_size: int) -> list[Any]:
+    """Process so many tokens; the caches that came of it, evaluated."""
+    layers: list[Any] = make_prompt_cache(model)
+    model(mx.arange(tokens)[None] % vocab_size, cache=layers)
+    mx.eval([layer.state for layer in layers])
+    return layers
+
+
 def _step(
     models: list[Any], tokens: int, vocab_size: int, meter: PeakMeter, transients: Transients
 ) -> tuple[CacheCost, Transients]:
-    caches = [make_prompt_cache(model) for model in models]
-    prompt = mx.arange(tokens)[None] % vocab_size
     try:
         with meter.measured() as peak:
-            for model, layers in zip(models, caches, strict=True):
-                model(prompt, cache=layers)
-                mx.eval([layer.state for layer in layers])
+            layers = [layer for model in models for layer in glance(model, tokens, vocab_size)]
     # Whatever a forward pass raises, every request would meet it.
     except Exception as error:
         message = f"its first step failed: {type(error).__name__}: {error}"
         reason = LoadFailure.OUT_OF_MEMORY if is_out_of_memory(error) else LoadFailure.UNSUPPORTED
         raise LoadError(reason, message) from error
-    layers = [layer for one in caches for layer in one]
     if peak.nbytes is not None:
         kept = sum(layer.nbytes for layer in layers)
         transients = transients.observed(1, tokens, tokens, max(0, peak.nbytes - kept))

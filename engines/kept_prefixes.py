@@ -30,13 +30,20 @@ class PrefixLimits:
 
 
 class KeptPrefixes:
-    """The prefixes of one engine. Used on its lane only."""
+    """The prefixes of one engine, in a PrefixCache of its own or in `cache`. Used on its lane only."""
 
-    def __init__(self, limits: PrefixLimits, shape: CacheShape, disk: PrefixDisk | None = None) -> None:
+    def __init__(
+        self,
+        limits: PrefixLimits,
+        shape: CacheShape,
+        disk: PrefixDisk | None = None,
+        cache: PrefixCache | None = None,
+    ) -> None:
         self._limits = limits
         self._shape = shape
         self._disk = disk
-        self._cache = PrefixCache(limits.max_bytes, disk.store if disk is not None else lambda _: None)
+        on_evict = disk.store if disk is not None else lambda _: None
+        self._cache = cache if cache is not None else PrefixCache(limits.max_bytes, on_evict)
         self._headroom: Callable[[], int | None] = lambda: None
         self._lock = threading.Lock()
         self._reading: dict[str, list[Done]] = {}

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.image_threads import ImageThreads
 from mlxd.engines.turns import Turns
-from mlxd.engines.types import LoadProgress
+from mlxd.engines.types import LoadProgress, RankLost
 
 
 @dataclass(frozen=True, slots=True)
 class LoadWatch:
     """`progress` is told of the bytes that are there, `cancelled` is asked between pieces, and may take its time.
     `crowd` tells who else computes, `turns` who else has work, None where steps wait for nobody. Image processors run
-    on `images`.
+    on `images`. `lost` is told, on any thread, when a part of the model on another host is gone.
     """
 
     progress: Callable[[LoadProgress], None]
@@ -23,3 +23,4 @@ class LoadWatch:
     crowd: Crowd
     turns: Turns | None
     images: ImageThreads
+    lost: Callable[[RankLost], None]

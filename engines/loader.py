@@ -42,13 +42,17 @@ class LoadedText:
 
 
 def load_text_model(
-    config: EngineConfig, progress: Callable[[LoadProgress], None], cancelled: Callable[[], bool]
+    config: EngineConfig,
+    progress: Callable[[LoadProgress], None],
+    cancelled: Callable[[], bool],
+    split: Callable[[Any, dict[str, Any]], None] = lambda *_: None,
 ) -> LoadedText:
-    """Load and evaluate a model, its adapter and its draft, and begin to read the tokenizer. Raises LoadError with the
-    reason.
+    """Load and evaluate a model, its adapter and its draft, and begin to read the tokenizer. `split` may leave a part
+    of the model, by its config.json. Raises LoadError with the reason.
     """
     path = config.path
     model, description = build_model(path)
+    split(model, description)
     if config.adapter is not None:
         _adapt(model, config.adapter)
     draft, draft_description = build_model(config.draft) if config.draft is not None else (None, {})
@@ -61,10 +65,10 @@ def load_text_model(
     reading = beside.submit(_tokenizer, path, description).result
     beside.shutdown(wait=False)
     total = evaluate_all(models, path, progress, cancelled)
-    vocab_size = _vocab_size(description, model)
+    vocab_size = vocabulary_size(description, model)
     if config.draft is not None:
         _check_draft(reading(), _tokenizer(config.draft, draft_description), config)
-        draft = DraftModel(draft, _vocab_size(draft_description, draft), vocab_size)
+        draft = DraftModel(draft, vocabulary_size(draft_description, draft), vocab_size)
     return LoadedText(model, reading, ModelInfo(vocab_size, total), draft)
 
 
@@ -202,7 +206,8 @@ def read_tokenizer(path: Path, config: dict[str, Any], **extra: Any) -> Any:
         raise LoadError(LoadFailure.BAD_FILES, f"{path.name}: tokenizer: {describe(error)}") from error
 
 
-def _vocab_size(config: dict[str, Any], model: Any) -> int:
+def vocabulary_size(config: dict[str, Any], model: Any) -> int:
+    """Tokens that a model has logits for, by its config.json."""
     size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
     return int(size or model.args.vocab_size)
 

@@ -125,7 +125,7 @@ class EngineLoop(ABC, Generic[R, S]):
             with self._crowd.entered():
                 # whoever has the lock of all steps waits in vain for others to finish theirs
                 turns = self._turns if isinstance(self._step_lock, nullcontext) else None
-                watch = LoadWatch(self._post, between, self._crowd, turns, self._images)
+                watch = LoadWatch(self._post, between, self._crowd, turns, self._images, self._post)
                 runner = self._load(backend, watch)
         # Whatever goes wrong here must reach the waiters; the lane itself has to survive it.
         except Exception as error:  # noqa: BLE001
@@ -178,9 +178,8 @@ class EngineLoop(ABC, Generic[R, S]):
         return 0.0 if busy_since is None else self._clock() - busy_since
 
     def _serve(self, runner: R, backend: Backend) -> None:
-        scheduler = self._scheduler(runner, backend)
         try:
-            self._run(scheduler)
+            self._run(self._scheduler(runner, backend))
         # A fault outside a step is ours; the engine ends with it, the lane and the daemon go on.
         except Exception as error:
             log.exception("engine.loop_failed", model=self._config.name)

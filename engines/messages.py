@@ -10,7 +10,7 @@ from mlxd.engines.embedding_types import EmbeddingRequest
 from mlxd.engines.errors import LoadError
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, Request
+from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, RankLost, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +107,4 @@ class Closed:
     """The model is gone and its memory was given back."""
 
 
-LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Trimmed | Closed
+LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Trimmed | RankLost | Closed

@@ -64,8 +64,11 @@ class MlxBackend:
         return mx.default_device().type == mx.DeviceType.cpu
 
     def load(self, config: EngineConfig, watch: LoadWatch) -> ModelRunner:
-        """Load a text model, or one that takes images too. Raises LoadError."""
+        """Load a text model, one that takes images too, or a part of one. Raises LoadError."""
         self._limit()
+        if config.shards is not None:
+            sharded = importlib.import_module("mlxd.engines.sharded.sharded_backend")
+            return cast(ModelRunner, sharded.load(config, config.shards, watch, self._stream))
         # opened first: what is stored is listed while the weights are read
         disk = self._disk(config)
         try:

@@ -46,10 +46,24 @@ class PrefixEntry:
 
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
-    """The cache of the first `length` tokens of a prompt, to be used once."""
+    """The cache of the first `length` tokens of a prompt, to be used once; it is that of the entry `key`, cut back by
+    `cut` tokens.
+    """
 
     length: int
     layers: list[Any]
+    key: int
+    cut: int
+
+
+def cut_back(layers: list[Any], tokens: int) -> list[Any]:
+    """A sequence's cache without its last tokens; `layers` stay as they are.
+
+    The arrays are shared: whoever changes its copy of the objects makes new arrays.
+    """
+    own = copy.deepcopy(layers)
+    trim_prompt_cache(own, tokens)
+    return own
 
 
 class PrefixCache:
@@ -89,10 +103,8 @@ class PrefixCache:
         if key is None:
             return None
         entry = self._use(key)
-        # The arrays are shared: whoever changes its copy of the objects makes new arrays.
-        layers = copy.deepcopy(entry.layers)
-        trim_prompt_cache(layers, len(entry.tokens) - length)
-        return PrefixHit(length, layers)
+        cut = len(entry.tokens) - length
+        return PrefixHit(length, cut_back(entry.layers, cut), key, cut)
 
     def put(self, tokens: Prompt, nbytes: int, take: Callable[[], list[Any] | None]) -> bool:
         """Keep the cache of `tokens`; False when it is too big, too short or known, or when there is none after all.

@@ -11,6 +11,7 @@ from mlxd.engines.backend import TextStream
 from mlxd.engines.cache_layers import CacheShape
 from mlxd.engines.kept_prefixes import KeptPrefixes, PrefixLimits
 from mlxd.engines.loader import LoadedText
+from mlxd.engines.memory_share import Stake
 from mlxd.engines.pacer import PrefillPacer
 from mlxd.engines.peak_meter import PeakMeter
 from mlxd.engines.prefix_disk import PrefixDisk
@@ -82,6 +83,10 @@ class RunnerBase:
     @property
     def price(self) -> PromptPrice:
         return self._price
+
+    def share(self, stake: Stake) -> Stake:
+        """What its prompts are counted in."""
+        return stake
 
     def slow_down(self, chunk: int | None) -> None:
         """Take prompts in chunks of at most so many tokens, None for as usual."""

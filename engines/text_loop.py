@@ -25,7 +25,7 @@ class TextLoop(EngineLoop[ModelRunner, Scheduler]):
         return Scheduler(
             runner,
             self._config,
-            memory=self._memory,
+            memory=runner.share(self._memory),
             reclaim=backend.reclaim,
             on_memory=lambda: self._inbox.put(MemoryChanged()),
             on_restored=lambda request_id, prefix: self._inbox.put(Restored(request_id, prefix)),

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from mlxd.engines.embedding_types import EncoderInfo
 from mlxd.engines.prompt_images import PromptImages
+from mlxd.engines.shards import Shards
 
 
 class GuideKind(enum.StrEnum):
@@ -246,7 +247,7 @@ class EngineConfig:
     sequence's, 0 when unknown, and so is `attention_heads`; `itemsize` are the bytes of a number as the model computes.
     A prompt waits for memory at most `hold_timeout` seconds (None for no bound).
     `adapter` is the folder of a LoRA adapter, `draft` that of a smaller model that proposes `draft_tokens` tokens
-    a round (speculative decoding). With `vision` the model takes images.
+    a round (speculative decoding). With `vision` the model takes images. With `shards` it is spread over several hosts.
     """
 
     name: str
@@ -270,6 +271,7 @@ class EngineConfig:
     draft: Path | None = None
     draft_tokens: int = 3
     vision: bool = False
+    shards: Shards | None = None
 
     @property
     def limits(self) -> EngineLimits:
@@ -294,6 +296,13 @@ class EngineConfig:
             prefix_spill_timeout=limits.prefix_spill_timeout,
             hold_timeout=limits.hold_timeout,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RankLost:
+    """A part of the model on another host, or in another process, is gone: nothing can go on without it."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlxd.engines.shards import Shards
+
 
 class ModelKind(enum.StrEnum):
     """What a model takes in and gives out."""
@@ -23,7 +25,8 @@ class ModelSpec:
     as it is (no weights, a corrupt header); the model is still listed and fails with it when asked for.
     `adapter` is the folder of a LoRA adapter over the model in `path`, `draft` that of a model that proposes tokens
     to it; both have their part in the bytes. `load_key` changes exactly when a model in memory would have to be loaded
-    again. `takes_images` for a vision model that the installed packages can give images to.
+    again. `takes_images` for a vision model that the installed packages can give images to. A model with `shards` is
+    spread over hosts: its bytes are this machine's part.
     """
 
     name: str
@@ -41,3 +44,4 @@ class ModelSpec:
     draft: Path | None = None
     load_key: str = ""
     takes_images: bool = False
+    shards: Shards | None = None

@@ -21,6 +21,7 @@ _SIMPLE = {
     "object": ([{}], ["x", 1]),
     "host": (["127.0.0.1", "::1", "box.local"], ["a b", ""]),
     "name": (["qwen", "org/qwen"], ["a b", 1]),
+    "command": (["ssh", "ssh -o A=b"], [1, "", "ssh 'a"]),
     "path": (["~/x", "/x"], [1]),
     "size": (["512MB", 1], [0, "big"]),
     "duration": (["30s", 2.5], ["soon", -1]),

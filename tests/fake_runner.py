@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from mlxd.engines.backend import Admitted, NewRow, RunnerStep, TextPiece, TokenEvent
+from mlxd.engines.memory_share import Stake
 from mlxd.engines.prompt_price import PromptPrice, RowNeed
 from mlxd.engines.types import EngineLimits, ModelInfo, Request
 
@@ -102,6 +103,9 @@ class FakeRunner:
 
     def slow_down(self, chunk: int | None) -> None:
         self.slowed.append(chunk)
+
+    def share(self, stake: Stake) -> Stake:
+        return stake
 
     def demand(self, more: RowNeed | None, chunk: int) -> int:
         """Ten bytes a token of each prompt that has not decoded yet, and what a test says for growth and for each token

@@ -80,7 +80,7 @@ def loaded(stack: ExitStack, path: Path) -> Any:
     stack.enter_context(backend.lane_scope())
     stack.enter_context(crowd.entered())
     config = EngineConfig(path.name, path, 2048, **OPTIONS)
-    runner = backend.load(config, LoadWatch(lambda _: None, lambda: False, crowd, Turns(), images))
+    runner = backend.load(config, LoadWatch(lambda _: None, lambda: False, crowd, Turns(), images, lambda _: None))
     stack.callback(runner.close)
     return runner
 

@@ -13,6 +13,7 @@ from mlxd.daemon.config_env import FLAGS, variable
 from mlxd.daemon.config_rules import Base
 from mlxd.daemon.config_schema import (
     DRAFT_RULES,
+    HOST_RULES,
     MODEL_RULES,
     MODEL_TABLES,
     PEER_RULES,
@@ -20,6 +21,7 @@ from mlxd.daemon.config_schema import (
     PRESET_TABLES,
     SAMPLING_RULES,
     SECTIONS,
+    SHARD_RULES,
     WHOLE_DAEMON,
     dotted_keys,
 )
@@ -29,7 +31,8 @@ from mlxd.engines.types import SamplingParams
 
 TEXT = page("configuration")
 ENTRIES = {
-    "[[model]]": MODEL_RULES,
+    "[[model]]": {key: rule for key, rule in MODEL_RULES.items() if key not in {*HOST_RULES, *SHARD_RULES}},
+    "hosts": {**HOST_RULES, **SHARD_RULES},
     "[[peer]]": PEER_RULES,
     "sampling": SAMPLING_RULES,
     "presets": PRESET_RULES,
@@ -100,6 +103,19 @@ def test_the_documented_defaults_of_a_model_are_the_defaults(tmp_path):
     assert loaded('models.ttl = "7m"\n[[model]]\nname = "m"', tmp_path).model[0].ttl == 420
     text = "\n".join(f"{key} = {words(default)[0]}" for key, default in defaults.items() if "`" in default)
     assert loaded(f'[[model]]\nname = "m"\n{text}', tmp_path) == loaded('[[model]]\nname = "m"', tmp_path)
+
+
+def test_the_documented_defaults_of_hosts_are_the_defaults(tmp_path):
+    defaults = column("hosts", 2)
+    assert [key for key, default in defaults.items() if default[0] != "`"] == [
+        "hostfile",
+        "backend",
+        "remote_python",
+    ]
+    shell = f"remote_shell = {words(defaults['remote_shell'])[0]}\nsharding = {words(defaults['sharding'])[0]}"
+    entry = '[[model]]\nname = "m"\nhosts = ["localhost", "b"]\n'
+    assert loaded(entry + shell, tmp_path) == loaded(entry, tmp_path)
+    assert loaded('[[model]]\nname = "m"', tmp_path).model[0].hosts == ()
 
 
 def test_the_documented_defaults_of_drafts_are_the_defaults(tmp_path):

@@ -93,7 +93,8 @@ def build_tiny_model(
     cache: Path | None = None,
     **config_overrides: Any,
 ) -> Path:
-    """Write a random model; `kind` is "llama" or "qwen3", other keywords go to config.json and shape the weights.
+    """Write a random model; `kind` is "llama", "qwen2" or "qwen3", other keywords go to config.json and shape the
+    weights.
 
     A `final_norm` well below 1 makes logits nearly equal, so that sampling parameters show.
     Raises FileExistsError when `out` is there.
@@ -155,11 +156,12 @@ def place_models(folder: Path, models_by_name: Mapping[str, Path]) -> Path:
 
 
 def _config(kind: str, values: dict[str, Any]) -> dict[str, Any]:
-    if kind not in ("llama", "qwen3"):
-        raise ValueError(f"kind {kind!r} is not llama or qwen3")
+    architectures = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+    if kind not in architectures:
+        raise ValueError(f"kind {kind!r} is none of {', '.join(architectures)}")
     return {
         "model_type": kind,
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}[kind]],
+        "architectures": [architectures[kind]],
         "intermediate_size": 2 * values["hidden_size"],
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
@@ -202,6 +204,8 @@ def _random_weights(config: dict[str, Any], rng: np.random.Generator) -> Weights
             ("mlp.down_proj", hidden, inner),
         ):
             weights[f"{at}{name}.weight"] = linear(rows, columns)
+            if config["model_type"] == "qwen2" and name[-6] in "qkv":
+                weights[f"{at}{name}.bias"] = linear(1, rows)[0]
         norms = [("input_layernorm", hidden), ("post_attention_layernorm", hidden)]
         if config["model_type"] == "qwen3":
             norms += [("self_attn.q_norm", config["head_dim"]), ("self_attn.k_norm", config["head_dim"])]

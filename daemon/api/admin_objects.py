@@ -104,6 +104,7 @@ class ModelStatus(Struct, frozen=True, kw_only=True):
     last_used_at: float | None
     load_seconds: float | None
     isolation: str
+    hosts: list[str] | UnsetType = UNSET
     pid: int | None
     load: LoadObject | None
     error: FailureObject | None

@@ -65,6 +65,7 @@ def model_object(model: ModelSnapshot, capabilities: list[str], context_length: 
         last_used_at=model.last_used_at,
         load_seconds=model.load_seconds,
         isolation=isolation,
+        hosts=UNSET if model.spec.shards is None else [host.name for host in model.spec.shards.hosts],
         pid=model.pid,
         load=_load(model.load),
         error=_failure(model.failure),

@@ -125,6 +125,8 @@ def _fields(model: ModelView) -> Iterator[tuple[str, str]]:
     yield "loaded", moment(model.loaded_at) + (f", took {duration(model.load_seconds)}" if model.load_seconds else "")
     yield "last used", moment(model.last_used_at)
     yield "isolation", model.isolation + (f" (process {model.pid})" if model.pid else "")
+    if model.hosts:
+        yield "hosts", ", ".join(model.hosts)
     if model.engine is not None:
         yield from _engine_fields(model.engine)
 

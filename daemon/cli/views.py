@@ -69,6 +69,7 @@ class ModelView(Struct, frozen=True):
     last_used_at: float | None = None
     load_seconds: float | None = None
     isolation: str = ""
+    hosts: tuple[str, ...] = ()
     pid: int | None = None
     load: LoadView | None = None
     error: ErrorView | None = None

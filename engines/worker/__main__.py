@@ -22,9 +22,8 @@ from mlxd.engines.worker.log_lines import log_to
 from mlxd.engines.worker.protocol import protocol
 from mlxd.engines.worker.to_daemon import Hello
 from mlxd.engines.worker.to_worker import Start
-from mlxd.engines.worker.worker import Worker
+from mlxd.engines.worker.worker import FAILED, Worker
 
-_FAILED = 1
 # Thousandths of the machine's memory that count as this process's own beside what it has.
 _OOM_SCORE = 300
 
@@ -41,14 +40,14 @@ def main() -> None:
     # Threads that are at work in native code must not hold up the end.
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
-        os._exit(_FAILED)
+        os._exit(FAILED)
     os._exit(ORPHANED)
 
 
 def _die(fault: threading.ExceptHookArgs) -> None:
     """A thread has left undone what others wait for: the daemon knows what to do about a worker that is gone."""
     threading.__excepthook__(fault)
-    os._exit(_FAILED)
+    os._exit(FAILED)
 
 
 def _serve(connection: socket.socket) -> None:
@@ -61,6 +60,8 @@ def _serve(connection: socket.socket) -> None:
     if not isinstance(start, Start):
         return
     setproctitle(f"mlxd: {start.config.name}")
+    if start.config.shards is not None:
+        os.environ.update(start.config.shards.variables)
     log_to(channel, start.log_level)
     worker = Worker(channel, start)
     worker.run()

@@ -152,6 +152,12 @@ class StepsHeld(msgspec.Struct, array_like=True, tag=18, frozen=True):
     ended: bool
 
 
+class Failing(msgspec.Struct, array_like=True, tag=19, frozen=True):
+    """Why the worker ends now, for whoever waits for anything of it."""
+
+    why: str
+
+
 ToDaemon = (
     Hello
     | Progress
@@ -171,4 +177,5 @@ ToDaemon = (
     | LogLine
     | Opened
     | StepsHeld
+    | Failing
 )

@@ -37,7 +37,7 @@ from mlxd.engines.prefix_folder import PrefixFolder
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.text_loop import TextLoop
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import LoadProgress, ModelInfo
+from mlxd.engines.types import LoadProgress, ModelInfo, RankLost
 from mlxd.engines.worker import to_daemon, to_worker
 from mlxd.engines.worker.arrivals import inputs_request, text_request
 from mlxd.engines.worker.channel import Channel
@@ -52,6 +52,9 @@ from mlxd.engines.worker.worker_stake import WorkerStake
 from mlxd.engines.worker.worker_turns import WorkerTurns
 
 log = structlog.stdlib.get_logger(__name__)
+
+FAILED = 1
+"""The exit code of a worker that cannot go on."""
 
 KINDS: dict[str, type[EngineLoop[Any, Any]]] = {"text": TextLoop, "embedding": EmbeddingLoop}
 """Kinds of engines, as a Start names them."""
@@ -182,6 +185,9 @@ class Worker:
                 self._leave(to_daemon.LoadFailed(reason, sayable(str(event))))
             case Trimmed():
                 self._channel.send(to_daemon.TrimDone())
+            case RankLost(why):
+                self._channel.send(to_daemon.Failing(sayable(why)))
+                os._exit(FAILED)
             case Closed():
                 self._leave(to_daemon.Gone())
 

@@ -183,6 +183,8 @@ class WorkerRun:
             case to_daemon.Hello(theirs) if theirs != self._settings.protocol:
                 self._last = LoadError(LoadFailure.INTERNAL, "mlxd was changed while it ran: restart the daemon")
                 self._kill()
+            case to_daemon.Failing(why):
+                self._lost = why
             case to_daemon.Opened():
                 self.base_bytes = self._settings.measure(self.pid or 0)
 

@@ -1,0 +1,112 @@
+"""One other rank, as rank 0 sees it: a process of this machine, or of another behind a remote shell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from mlxd.engines.child_process import ending, module_command
+from mlxd.engines.sharded.orders import Ping
+from mlxd.engines.sharded.pipe import Pipe
+from mlxd.engines.sharded.reports import Beat, HostMemory, Report
+from mlxd.engines.shards import Shards
+from mlxd.engines.worker.frames import BadFrame
+
+# Seconds in which a rank that was told to leave does so.
+LEAVING = 2.0
+
+
+class Rank:
+    """Started with its making; raises OSError where that cannot be done.
+
+    `take` gets its reports and `lost` why it is gone, on a thread of its own. Linux ends it with the thread that made
+    it.
+    """
+
+    def __init__(
+        self, shards: Shards, rank: int, take: Callable[[int, Any], None], lost: Callable[[int, str], None]
+    ) -> None:
+        self.rank = rank
+        self.here = shards.hosts[rank].here
+        self.title = shards.title(rank)
+        self.heard_at = time.monotonic()
+        self.beats = False
+        self.memory = HostMemory()
+        self._take = take
+        self._lost = lost
+        self._leaving = False
+        self._process = subprocess.Popen(
+            command(shards, rank), stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )
+        assert self._process.stdin is not None, "it was asked for"
+        assert self._process.stdout is not None, "it was asked for"
+        self._pipe = Pipe(self._process.stdout.fileno(), self._process.stdin.fileno(), Report)
+        self._reader = threading.Thread(target=self._read, name=f"rank-{rank}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process of the rank, or of the remote shell."""
+        return self._process.pid
+
+    def tell(self, order: msgspec.Struct) -> None:
+        """Send an order; one that is gone is told of by `lost`."""
+        with contextlib.suppress(OSError):
+            self._pipe.send(order)
+
+    def ping(self) -> None:
+        """Let it know that this rank is there; one that takes nothing is not waited for."""
+        with contextlib.suppress(OSError):
+            self._pipe.hint(Ping())
+
+    def leave(self) -> None:
+        """What happens to it from here on is nobody's concern."""
+        self._leaving = True
+
+    def end(self) -> None:
+        """Close its input, which ends it, and wait a little; then kill it."""
+        self._leaving = True
+        assert self._process.stdin is not None, "it was asked for"
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(LEAVING)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(LEAVING)
+        if not self._reader.is_alive() and self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        why = None
+        try:
+            for report in self._pipe.receive():
+                self.heard_at = time.monotonic()
+                if isinstance(report, Beat):
+                    self.memory, self.beats = report.memory, True
+                else:
+                    self._take(self.rank, report)
+        except BadFrame as error:
+            why = f"it sent what is no message: {error}"
+            self._process.kill()
+        code = self._process.wait()
+        if not self._leaving:
+            self._lost(self.rank, why or f"its process {ending(code)}")
+
+
+def command(shards: Shards, rank: int) -> list[str]:
+    """What starts a rank."""
+    host = shards.hosts[rank]
+    if host.here:
+        return module_command(shards.module, os.getpid())
+    there = [shards.python, "-P", "-m", shards.module, "0"]
+    return [*shards.shell, host.name, shlex.join(there)]

@@ -1,0 +1,199 @@
+"""All other ranks of a model, as rank 0 sees them: started, told what to do, watched, and ended."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+import structlog
+
+from mlxd.engines.errors import LoadError, LoadFailure
+from mlxd.engines.sharded.follower import BEAT
+from mlxd.engines.sharded.orders import Leave, Prepare
+from mlxd.engines.sharded.rank import Rank
+from mlxd.engines.sharded.rendezvous import free_address
+from mlxd.engines.sharded.reports import Failed, HostMemory, Loaded, Prepared, Progress
+from mlxd.engines.sharded.sameness import FILES, sameness
+from mlxd.engines.shards import Shards
+from mlxd.engines.types import EngineConfig, LoadProgress
+
+log = structlog.stdlib.get_logger(__name__)
+
+# Seconds between two looks at whether the load was cancelled.
+LOOK = 0.1
+# Seconds in which a rank whose loss has failed a step is known to be gone.
+KNOWN = 2.0
+
+R = TypeVar("R")
+
+
+class Ranks:
+    """Made on the lane, and told from it. `lost` is called once, on another thread, when a rank is gone or silent: the
+    others cannot go on without it.
+    """
+
+    def __init__(self, config: EngineConfig, shards: Shards, lost: Callable[[str], None]) -> None:
+        self._config = config
+        self._shards = shards
+        self._lost = lost
+        self._reports: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._progress: dict[int, LoadProgress] = {}
+        self._ranks: list[Rank] = []
+        self._closing = threading.Event()
+        self._gone = threading.Lock()
+        self._serving = False
+        self._join_until: float | None = None
+        self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
+
+    def start(self) -> None:
+        """Start all of them. Raises LoadError."""
+        for rank in range(1, self._shards.size):
+            try:
+                self._ranks.append(Rank(self._shards, rank, self._take, self._rank_lost))
+            except OSError as error:
+                message = f"{self._shards.title(rank)} could not be started: {error}"
+                raise LoadError(LoadFailure.INTERNAL, message) from error
+        for started in self._ranks:
+            started.tell(Prepare(started.rank, self._config, self._shards))
+        self._watcher.start()
+
+    def prepared(self, cancelled: Callable[[], bool]) -> list[str]:
+        """Wait until all have the model; the addresses of all ranks. Raises LoadError."""
+        own = Prepared(sameness(self._config.path), self._own_address(), HostMemory())
+        answers = [own, *self._gather(Prepared, cancelled, self._shards.start_patience)]
+        for rank, answer in enumerate(answers):
+            for what, here in own.same.items():
+                if answer.same.get(what) != here:
+                    self._differ(rank, what, here, answer.same.get(what, "none"))
+        return [answer.address for answer in answers]
+
+    @contextmanager
+    def joining(self) -> Iterator[None]:
+        """While rank 0 waits in MLX for the others to be reached, which it would for ever."""
+        self._join_until = time.monotonic() + self._shards.start_patience
+        yield
+        self._join_until = None
+
+    def loaded(self, cancelled: Callable[[], bool]) -> int:
+        """Wait until all have loaded; the bytes of weights that those of this machine have. Raises LoadError."""
+        answers = self._gather(Loaded, cancelled, None)
+        self._serving = True
+        return sum(answer.weight_bytes for rank, answer in zip(self._ranks, answers, strict=True) if rank.here)
+
+    def tell(self, order: msgspec.Struct) -> None:
+        """Send an order to all."""
+        for rank in self._ranks:
+            rank.tell(order)
+
+    @property
+    def loading(self) -> LoadProgress:
+        """How far all of them are together."""
+        parts = list(self._progress.values())
+        return LoadProgress(sum(one.bytes_done for one in parts), sum(one.bytes_total for one in parts))
+
+    @property
+    def rooms(self) -> dict[str, int]:
+        """Bytes that ranks on other hosts may still take there, by their titles."""
+        return {rank.title: rank.memory.room for rank in self._ranks if not rank.here and rank.memory.room is not None}
+
+    @property
+    def mlx_counters(self) -> tuple[int, int, int]:
+        """MLX's bytes in the ranks of this machine: active, cached, and the most that were active."""
+        here = [rank.memory for rank in self._ranks if rank.here]
+        return (
+            sum(one.mlx_active for one in here),
+            sum(one.mlx_cache for one in here),
+            sum(one.mlx_peak for one in here),
+        )
+
+    def explain(self) -> None:
+        """A step has failed. If that is for a rank that is gone, `lost` is about to be called: this waits for it."""
+        self._closing.wait(KNOWN)
+
+    def close(self) -> None:
+        """End all of them; they are gone then. Idempotent."""
+        self._closing.set()
+        # it must not write to what is closed here
+        if self._watcher.is_alive():
+            self._watcher.join()
+        for rank in self._ranks:
+            rank.leave()
+        self.tell(Leave())
+        for rank in self._ranks:
+            rank.end()
+        self._ranks.clear()
+
+    def _gather(self, kind: type[R], cancelled: Callable[[], bool], patience: float | None) -> list[R]:
+        answers: dict[int, R] = {}
+        until = None if patience is None else time.monotonic() + patience
+        while len(answers) < len(self._ranks):
+            if cancelled():
+                raise LoadError(LoadFailure.CANCELLED, "the load was cancelled")
+            try:
+                rank, report = self._reports.get(timeout=LOOK)
+            except queue.Empty:
+                if until is not None and time.monotonic() > until:
+                    self._late(set(range(1, self._shards.size)) - answers.keys(), patience)
+                continue
+            if isinstance(report, Failed):
+                raise LoadError(LoadFailure(report.reason), f"{self._shards.title(rank)}: {report.message}")
+            if isinstance(report, kind):
+                answers[rank] = report
+        return [answers[rank] for rank in sorted(answers)]
+
+    def _own_address(self) -> str:
+        own = self._shards.hosts[0]
+        try:
+            return free_address(own.addresses[0])
+        except OSError as error:
+            message = f"rank 0 runs here, and {own.addresses[0]} is no address of this machine: {error}"
+            raise LoadError(LoadFailure.UNSUPPORTED, message) from error
+
+    def _differ(self, rank: int, what: str, here: str, there: str) -> NoReturn:
+        title = self._shards.title(rank)
+        if what == FILES:
+            message = f"{title} has other files in {self._config.path}; copy the folder of this machine there"
+        else:
+            message = f"{title} has {what} {there} and this machine {here}; install the same version on all hosts"
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
+
+    def _late(self, ranks: set[int], patience: float | None) -> NoReturn:
+        titles = " and ".join(self._shards.title(rank) for rank in sorted(ranks))
+        message = f"nothing was heard of {titles} within {patience:.0f} s; is the host reachable by the remote shell?"
+        raise LoadError(LoadFailure.CRASHED, message)
+
+    def _take(self, rank: int, report: Any) -> None:
+        if isinstance(report, Progress):
+            self._progress[rank] = LoadProgress(report.done, report.total)
+        elif isinstance(report, Failed) and self._serving:
+            self._give_up(f"{self._shards.title(rank)} has failed: {report.message}")
+        else:
+            if isinstance(report, Failed):
+                self._ranks[rank - 1].leave()
+            self._reports.put((rank, report))
+
+    def _rank_lost(self, rank: int, why: str) -> None:
+        self._give_up(f"{self._shards.title(rank)} is gone: {why}")
+
+    def _watch(self) -> None:
+        """Tell the ranks that this one is there, and see that they are."""
+        while not self._closing.wait(BEAT):
+            if self._join_until is not None and time.monotonic() > self._join_until:
+                within = f"{self._shards.start_patience:.0f} s by {self._shards.backend}"
+                self._give_up(f"the ranks cannot reach each other within {within}")
+                return
+            for rank in list(self._ranks):
+                rank.ping()
+                silent = time.monotonic() - rank.heard_at
+                if rank.beats and self._shards.patience is not None and silent > self._shards.patience:
+                    self._give_up(f"{rank.title} said nothing for {silent:.0f} s")
+                    return
+
+    def _give_up(self, why: str) -> None:
+        if not self._closing.is_set() and self._gone.acquire(blocking=False):
+            self._lost(why)

@@ -1,0 +1,76 @@
+"""How ranks find each other: what MLX's communication backends read, in the form in which `mlx.launch` sets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
+
+from mlxd.engines.errors import LoadError, LoadFailure
+from mlxd.engines.shards import Shards
+
+
+def resolved(shards: Shards) -> Shards:
+    """With an address for each host. Raises LoadError for one that has none which the others can reach."""
+    hosts = tuple(replace(host, addresses=host.addresses or (_address(host.name),)) for host in shards.hosts)
+    loopback = [host for host in hosts if ip_address(host.addresses[0]).is_loopback]
+    if loopback and len(loopback) < len(hosts):
+        message = (
+            f"{loopback[0].name} is {loopback[0].addresses[0]} here, which no other host can reach; name its address"
+        )
+        raise LoadError(LoadFailure.UNSUPPORTED, message)
+    return replace(shards, hosts=hosts)
+
+
+def _address(name: str) -> str:
+    try:
+        found = socket.getaddrinfo(name, 0, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise LoadError(LoadFailure.UNSUPPORTED, f"host {name} has no address: {error}") from error
+    return str(found[0][4][0])
+
+
+def free_address(host: str) -> str:
+    """The IPv4 address of `host` with a port that nothing listens on now.
+
+    Raises OSError for one that is not this machine's.
+    """
+    family, _, _, _, place = socket.getaddrinfo(host, 0, socket.AF_INET, socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind(place)
+        return f"{place[0]}:{probe.getsockname()[1]}"
+
+
+@contextmanager
+def joining(shards: Shards, rank: int, addresses: Sequence[str]) -> Iterator[None]:
+    """Within it MLX's group of these ranks can be joined. Raises OSError where no file can be written."""
+    with tempfile.TemporaryDirectory(prefix="mlxd-rank-") as folder:
+        os.environ.update(_variables(shards, rank, addresses, Path(folder)))
+        yield
+
+
+def _variables(shards: Shards, rank: int, addresses: Sequence[str], folder: Path) -> dict[str, str]:
+    common = {"MLX_RANK": str(rank)}
+    match shards.backend:
+        case "ring":
+            hosts = _written(folder / "hosts.json", [[address] for address in addresses])
+            return {**common, "MLX_HOSTFILE": hosts}
+        case "jaccl":
+            devices = _written(folder / "devices.json", [list(host.rdma) for host in shards.hosts])
+            return {**common, "MLX_JACCL_COORDINATOR": addresses[0], "MLX_IBV_DEVICES": devices}
+        case "nccl":
+            host, _, port = addresses[0].rpartition(":")
+            places = [one.name for one in shards.hosts[:rank]].count(shards.hosts[rank].name)
+            nccl = {"NCCL_HOST_IP": host, "NCCL_PORT": port, "MLX_WORLD_SIZE": str(shards.size)}
+            return {**common, **nccl, "CUDA_VISIBLE_DEVICES": str(places)}
+
+
+def _written(file: Path, value: object) -> str:
+    file.write_text(json.dumps(value))
+    return str(file)

@@ -1,0 +1,52 @@
+"""A rank of a host where something is wrong: `fake_rank.py FAULT` speaks its protocol as far as that lets it.
+
+As a remote shell it is given a host and a command, which it runs, or does not, by the name of the host.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+from mlxd.engines.sharded.orders import Order, Prepare
+from mlxd.engines.sharded.pipe import Pipe
+from mlxd.engines.sharded.reports import HostMemory, Prepared
+from mlxd.engines.sharded.sameness import sameness
+
+
+def main(host: str, command: str) -> None:
+    match host:
+        case "refuses":
+            sys.exit("ssh: connect to host refuses port 22: Connection refused")
+        case "hangs":
+            threading.Event().wait()
+        case "garbage":
+            os.write(1, b"Last login: Tue Dec  1 on ttys000\n" * 100)
+            threading.Event().wait()
+        case "older" | "other-files":
+            _answer(host)
+        case "no-model":
+            # what is there for this process is not there for that one
+            hidden = f"mount -t tmpfs none {os.environ['MODELS']} && {command}"
+            os.execvp("unshare", ["unshare", "-m", "sh", "-c", hidden])
+        case "stops":
+            signal.raise_signal(signal.SIGSTOP)
+        case _:
+            os.execvp("sh", ["sh", "-c", command])
+
+
+def _answer(host: str) -> None:
+    """As a rank does that has another MLX, or other files."""
+    pipe = Pipe(0, 1, Order)
+    prepare = next(pipe.receive())
+    assert isinstance(prepare, Prepare)
+    same = sameness(prepare.config.path)
+    same |= {"mlx": "0.20.0"} if host == "older" else {"files": "0" * 32}
+    pipe.send(Prepared(same, "127.0.0.1:1", HostMemory()))
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

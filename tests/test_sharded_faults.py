@@ -1,0 +1,223 @@
+"""What becomes of a model on several ranks when one of them dies, stops, cannot start or is not like the others."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sharded_harness import THREE, TWO, Group, listening, ports_of, ranks_of
+from worker_harness import asked, children, is_gone, pid_of, read, send, until, worker_engine, worker_pool
+
+from mlxd.daemon.settings import ResidencySettings
+from mlxd.engines.core import EngineCore
+from mlxd.engines.errors import EngineClosed, EngineCrashed, EngineDead, LoadError, LoadFailure
+from mlxd.engines.shards import ShardHost, Shards
+from mlxd.engines.types import RequestState, SamplingParams
+
+LONG = SamplingParams(max_tokens=1500, temperature=0, ignore_eos=True)
+SHORT = SamplingParams(max_tokens=5, temperature=0)
+# Seconds from the loss of a rank to the end of its requests.
+BOUND = 2.0
+SHELL = (sys.executable, str(Path(__file__).with_name("fake_rank.py")))
+RANKS = [(TWO, 0), (TWO, 1), (THREE, 0), (THREE, 1), (THREE, 2)]
+
+
+def name_of(value: object) -> str | None:
+    return value.name if isinstance(value, Group) else None
+
+
+def process_of(engine: EngineCore, rank: int) -> int:
+    return pid_of(engine) if rank == 0 else ranks_of(pid_of(engine))[rank - 1].pid
+
+
+async def serves(group: Group, workers: object) -> None:
+    """A new engine of the model answers, and leaves nothing."""
+    engine = worker_engine(group.folder, workers, shards=group.shards)
+    await engine.load()
+    async with engine.generate(await asked(engine, "again", SHORT, "again")) as outputs:
+        assert await read(outputs)
+    assert await engine.close(EngineClosed("over"), 10)
+    assert children() == []
+
+
+@pytest.mark.parametrize("moment", ["prefill", "decode", "idle"])
+@pytest.mark.parametrize(("group", "rank"), RANKS, ids=name_of)
+async def test_a_rank_that_is_killed_ends_the_model_alone_and_at_once(tmp_path, group, rank, moment):
+    deaths: list[EngineDead] = []
+    async with worker_pool(tmp_path) as workers:
+        other = worker_engine(TWO.folder, workers)
+        engine = worker_engine(group.folder, workers, shards=group.shards, prefill_chunk=4, on_dead=deaths.append)
+        await asyncio.gather(other.load(), engine.load())
+        processes = [pid_of(engine), *(child.pid for child in ranks_of(pid_of(engine)))]
+        ports = ports_of([*ranks_of(pid_of(engine))])
+        victim = process_of(engine, rank)
+        if moment == "idle":
+            send(victim, signal.SIGKILL)
+        else:
+            text = "Count " * (300 if moment == "prefill" else 2)
+            async with engine.generate(await asked(engine, text, LONG, "r")) as outputs:
+                if moment == "prefill":
+                    await until(lambda: any(each.state is RequestState.PREFILLING for each in engine.requests()))
+                else:
+                    await anext(outputs)
+                send(victim, signal.SIGKILL)
+                killed = time.monotonic()
+                with pytest.raises(EngineCrashed) as raised:
+                    await read(outputs)
+                assert time.monotonic() - killed < BOUND
+                assert ("SIGKILL" if rank == 0 else f"rank {rank} on localhost") in str(raised.value)
+        await until(lambda: bool(deaths), within=BOUND)
+        await until(lambda: all(is_gone(pid) for pid in processes), within=BOUND)
+        assert not listening(ports)
+        async with other.generate(await asked(other, "who else", SHORT, "o")) as outputs:
+            assert await read(outputs)
+        assert await engine.close(EngineClosed("over"), 5)
+        assert await other.close(EngineClosed("over"), 10)
+        await serves(group, workers)
+
+
+@pytest.mark.parametrize("at", ["start", "weights"])
+@pytest.mark.parametrize(("group", "rank"), RANKS, ids=name_of)
+async def test_a_rank_that_is_killed_during_a_load_fails_the_load(tmp_path, group, rank, at):
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(group.folder, workers, shards=group.shards)
+        begun = asyncio.Event()
+        loading = asyncio.create_task(engine.load(lambda _: begun.set()))
+        if at == "weights":
+            async with asyncio.timeout(30):
+                await begun.wait()
+        else:
+            await until(lambda: engine.pid is not None and len(ranks_of(pid_of(engine))) == group.ranks - 1, within=30)
+        processes = [pid_of(engine), *(child.pid for child in ranks_of(pid_of(engine)))]
+        send(process_of(engine, rank), signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(LoadError) as raised:
+            await loading
+        assert time.monotonic() - killed < BOUND
+        assert raised.value.reason is LoadFailure.CRASHED
+        await until(lambda: all(is_gone(pid) for pid in processes), within=BOUND)
+        assert await engine.close(EngineClosed("over"), 5)
+        await serves(group, workers)
+
+
+async def test_a_rank_that_is_stopped_while_nobody_asks_is_noticed(tmp_path):
+    deaths: list[EngineDead] = []
+    shards = replace(TWO.shards, patience=1.5)
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=shards, on_dead=deaths.append)
+        await engine.load()
+        (rank,) = ranks_of(pid_of(engine))
+        send(rank.pid, signal.SIGSTOP)
+        await until(lambda: bool(deaths), within=1.5 + BOUND)
+        assert "rank 1 on localhost said nothing" in str(deaths[0])
+        await until(lambda: is_gone(rank.pid), within=BOUND)
+        assert await engine.close(EngineClosed("over"), 5)
+
+
+async def test_ranks_end_with_a_rank_0_that_is_stopped_and_given_up(tmp_path):
+    async with worker_pool(tmp_path, patience=lambda: 1.5) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=TWO.shards)
+        await engine.load()
+        processes = [pid_of(engine), *(child.pid for child in ranks_of(pid_of(engine)))]
+        send(processes[0], signal.SIGSTOP)
+        await until(lambda: all(is_gone(pid) for pid in processes), within=1.5 + 2 * BOUND)
+        assert await engine.close(EngineClosed("over"), 5)
+
+
+async def test_a_load_can_be_cancelled_while_a_host_does_not_answer(tmp_path):
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=remote("hangs"))
+        loading = asyncio.create_task(engine.load())
+        await until(lambda: engine.pid is not None and len(ranks_of(pid_of(engine))) == 1, within=30)
+        engine.cancel_load()
+        with pytest.raises(LoadError) as raised:
+            await loading
+        assert raised.value.reason is LoadFailure.CANCELLED
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+
+
+# -- other hosts -----------------------------------------------------------------------------------------------------
+
+
+def remote(host: str) -> Shards:
+    """Rank 0 here, and rank 1 behind a remote shell."""
+    here = ShardHost("localhost", addresses=("127.0.0.1",))
+    there = ShardHost(host, here=False, addresses=("127.0.0.1",))
+    return Shards((here, there), shell=SHELL, python=sys.executable)
+
+
+async def test_a_rank_behind_a_remote_shell_is_a_rank(tmp_path):
+    async with worker_pool(tmp_path) as workers:
+        alone = worker_engine(TWO.folder, workers)
+        engine = worker_engine(TWO.folder, workers, shards=remote("studio"))
+        said = []
+        for each in (alone, engine):
+            await each.load()
+            async with each.generate(await asked(each, "hello", SHORT, "r")) as outputs:
+                said.append("".join(output.text for output in await read(outputs)))
+        assert said[0] == said[1]
+        # the part of the other host is not in this one's books
+        assert engine.info.weight_bytes < alone.info.weight_bytes
+        for each in (alone, engine):
+            assert await each.close(EngineClosed("over"), 10)
+        assert children() == []
+
+
+@pytest.mark.parametrize(
+    ("host", "reason", "words"),
+    [
+        ("refuses", "crashed", "rank 1 on refuses is gone: its process ended with exit code 1"),
+        ("garbage", "crashed", "rank 1 on garbage is gone: it sent what is no message"),
+        ("older", "unsupported", "rank 1 on older has mlx 0.20.0 and this machine"),
+        ("other-files", "unsupported", "rank 1 on other-files has other files in"),
+        ("no-model", "not_found", "rank 1 on no-model: there is no"),
+    ],
+)
+async def test_a_host_that_cannot_take_part_is_named(tmp_path, monkeypatch, host, reason, words):
+    monkeypatch.setenv("MODELS", str(TWO.folder.parent))
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=remote(host))
+        with pytest.raises(LoadError) as raised:
+            await engine.load()
+        assert words in str(raised.value)
+        assert raised.value.reason == reason
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+
+
+async def test_a_host_that_never_answers_is_given_up(tmp_path):
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=replace(remote("hangs"), start_patience=1.0))
+        with pytest.raises(LoadError, match="nothing was heard of rank 1 on hangs within 1 s"):
+            await engine.load()
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+    # else the daemon's load_stall_timeout would be first, and name nobody
+    assert TWO.shards.start_patience < ResidencySettings().load_stall_timeout
+
+
+@pytest.mark.parametrize(
+    ("model", "sharding", "words"),
+    [
+        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "tensor", "3 num_attention_heads do not divide by 2"),
+        ({}, "tensor", "1 num_key_value_heads do not divide by 2"),
+        ({"kind": "llama"}, "pipeline", 'no pipeline for it; sharding = "tensor" may work'),
+        ({"kind": "qwen2"}, "pipeline", "cannot be split over 2 hosts as pipeline"),
+    ],
+)
+async def test_a_model_that_cannot_be_split_so_is_told(tmp_path, model, sharding, words):
+    group = Group(f"odd-{'-'.join(map(str, model.values()))}", 2, model, sharding)
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(group.folder, workers, shards=group.shards)
+        with pytest.raises(LoadError) as raised:
+            await engine.load()
+        assert words in str(raised.value)
+        assert raised.value.reason is LoadFailure.UNSUPPORTED
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
