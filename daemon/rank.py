@@ -7,7 +7,6 @@ import sys
 from mlxd.daemon.memory_books import resolved_limits
 from mlxd.daemon.settings import MemorySettings
 from mlxd.engines.sharded.follower import main
-from mlxd.engines.sharded.reports import HostMemory
 from mlxd.memory.probe import SystemProbe
 
 
@@ -18,13 +17,12 @@ class HostMeter:
         self._probe = SystemProbe(children=list)
         self._limits = resolved_limits(MemorySettings(), self._probe, idle_bytes=0)
 
-    def __call__(self) -> HostMemory:
+    def __call__(self) -> int:
         found = self._probe.sample()
         bounds = [self._limits.soft_bytes - found.bytes, found.machine_available]
         if found.cgroup_available is not None:
             bounds.append(found.cgroup_available)
-        room = max(0, min(bounds))
-        return HostMemory(found.bytes, room, found.mlx_active, found.mlx_cache, found.mlx_peak)
+        return max(0, min(bounds))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import threading
 
 from mlxd.engines.sharded.orders import Order, Prepare
 from mlxd.engines.sharded.pipe import Pipe
-from mlxd.engines.sharded.reports import HostMemory, Prepared
+from mlxd.engines.sharded.reports import Prepared
 from mlxd.engines.sharded.sameness import sameness
 
 
@@ -25,7 +25,7 @@ def main(host: str, command: str) -> None:
         case "garbage":
             os.write(1, b"Last login: Tue Dec  1 on ttys000\n" * 100)
             threading.Event().wait()
-        case "older" | "other-files":
+        case "older" | "other-files" | "full" | "walled":
             _answer(host)
         case "no-model":
             # what is there for this process is not there for that one
@@ -43,8 +43,8 @@ def _answer(host: str) -> None:
     prepare = next(pipe.receive())
     assert isinstance(prepare, Prepare)
     same = sameness(prepare.config.path)
-    same |= {"mlx": "0.20.0"} if host == "older" else {"files": "0" * 32}
-    pipe.send(Prepared(same, "127.0.0.1:1", HostMemory()))
+    same |= {"older": {"mlx": "0.20.0"}, "other-files": {"files": "0" * 32}}.get(host, {})
+    pipe.send(Prepared(same, "127.0.0.1:1", 1 if host == "full" else None))
     threading.Event().wait()
 
 

@@ -30,6 +30,9 @@ class Group:
     model: dict[str, Any]
     sharding: Any = "tensor"
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def shards(self) -> Shards:
         return Shards((ShardHost("localhost"),) * self.ranks, self.sharding)
@@ -43,11 +46,12 @@ TWO = Group("two", 2, {"num_attention_heads": 2, "num_key_value_heads": 2})
 THREE = Group(
     "three",
     3,
-    {"hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 2},
+    {"hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 3},
 )
 PIPES = Group("pipes", 2, {"kind": "qwen2", "num_hidden_layers": 3}, "pipeline")
 THREE_PIPES = replace(PIPES, name="three-pipes", ranks=3)
-GROUPS = (TWO, THREE, PIPES, THREE_PIPES)
+OTHERS = (THREE, PIPES, THREE_PIPES)
+GROUPS = (TWO, *OTHERS)
 
 
 class ShardedHost:
@@ -83,6 +87,15 @@ async def sharded_host(folder: Path, shards: Shards) -> AsyncIterator[ShardedHos
 def ranks_of(pid: int) -> list[psutil.Process]:
     """The other ranks of a worker, in order."""
     return sorted(psutil.Process(pid).children(), key=lambda child: child.pid)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process runs no more. One whose parent was killed may wait, dead, for the machine's first process."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() == psutil.STATUS_ZOMBIE and process.ppid() == 1
+    except psutil.NoSuchProcess:
+        return True
 
 
 def ports_of(processes: Iterable[psutil.Process]) -> set[int]:

@@ -8,13 +8,16 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
-from sharded_harness import THREE, TWO, Group, listening, ports_of, ranks_of
-from worker_harness import asked, children, is_gone, pid_of, read, send, until, worker_engine, worker_pool
+from daemon_faults import hold_load
+from sharded_harness import THREE, TWO, Group, has_ended, listening, ports_of, ranks_of
+from tiny_models import place_models
+from worker_harness import asked, children, pid_of, read, send, until, worker_engine, worker_pool
 
 from mlxd.daemon.settings import ResidencySettings
-from mlxd.engines.core import EngineCore
 from mlxd.engines.errors import EngineClosed, EngineCrashed, EngineDead, LoadError, LoadFailure
 from mlxd.engines.shards import ShardHost, Shards
 from mlxd.engines.types import RequestState, SamplingParams
@@ -27,12 +30,23 @@ SHELL = (sys.executable, str(Path(__file__).with_name("fake_rank.py")))
 RANKS = [(TWO, 0), (TWO, 1), (THREE, 0), (THREE, 1), (THREE, 2)]
 
 
-def name_of(value: object) -> str | None:
-    return value.name if isinstance(value, Group) else None
+def every(*moments: str, quick: str) -> list[Any]:
+    """Every rank at every moment; those of three ranks at another one than `quick` take long, and are soak tests."""
+    return [
+        pytest.param(
+            group,
+            rank,
+            moment,
+            id=f"{group.name}-{rank}-{moment}",
+            marks=pytest.mark.soak if group is THREE and moment != quick else (),
+        )
+        for group, rank in RANKS
+        for moment in moments
+    ]
 
 
-def process_of(engine: EngineCore, rank: int) -> int:
-    return pid_of(engine) if rank == 0 else ranks_of(pid_of(engine))[rank - 1].pid
+def is_joined(pid: int) -> bool:
+    return any(connection.status == "ESTABLISHED" for connection in psutil.Process(pid).net_connections("tcp"))
 
 
 async def serves(group: Group, workers: object) -> None:
@@ -45,17 +59,18 @@ async def serves(group: Group, workers: object) -> None:
     assert children() == []
 
 
-@pytest.mark.parametrize("moment", ["prefill", "decode", "idle"])
-@pytest.mark.parametrize(("group", "rank"), RANKS, ids=name_of)
+@pytest.mark.parametrize(("group", "rank", "moment"), every("prefill", "decode", "idle", quick="decode"))
 async def test_a_rank_that_is_killed_ends_the_model_alone_and_at_once(tmp_path, group, rank, moment):
     deaths: list[EngineDead] = []
     async with worker_pool(tmp_path) as workers:
         other = worker_engine(TWO.folder, workers)
-        engine = worker_engine(group.folder, workers, shards=group.shards, prefill_chunk=4, on_dead=deaths.append)
+        engine = worker_engine(
+            group.folder, workers, shards=group.shards, prefill_chunk=4, context_length=4096, on_dead=deaths.append
+        )
         await asyncio.gather(other.load(), engine.load())
         processes = [pid_of(engine), *(child.pid for child in ranks_of(pid_of(engine)))]
         ports = ports_of([*ranks_of(pid_of(engine))])
-        victim = process_of(engine, rank)
+        victim = processes[rank]
         if moment == "idle":
             send(victim, signal.SIGKILL)
         else:
@@ -72,7 +87,7 @@ async def test_a_rank_that_is_killed_ends_the_model_alone_and_at_once(tmp_path, 
                 assert time.monotonic() - killed < BOUND
                 assert ("SIGKILL" if rank == 0 else f"rank {rank} on localhost") in str(raised.value)
         await until(lambda: bool(deaths), within=BOUND)
-        await until(lambda: all(is_gone(pid) for pid in processes), within=BOUND)
+        await until(lambda: all(has_ended(pid) for pid in processes), within=BOUND)
         assert not listening(ports)
         async with other.generate(await asked(other, "who else", SHORT, "o")) as outputs:
             assert await read(outputs)
@@ -81,26 +96,25 @@ async def test_a_rank_that_is_killed_ends_the_model_alone_and_at_once(tmp_path, 
         await serves(group, workers)
 
 
-@pytest.mark.parametrize("at", ["start", "weights"])
-@pytest.mark.parametrize(("group", "rank"), RANKS, ids=name_of)
+@pytest.mark.parametrize(("group", "rank", "at"), every("start", "weights", quick="weights"))
 async def test_a_rank_that_is_killed_during_a_load_fails_the_load(tmp_path, group, rank, at):
+    models = place_models(tmp_path / "models", {"held": group.folder})
+    hold_load(models / "held")
     async with worker_pool(tmp_path) as workers:
-        engine = worker_engine(group.folder, workers, shards=group.shards)
-        begun = asyncio.Event()
-        loading = asyncio.create_task(engine.load(lambda _: begun.set()))
-        if at == "weights":
-            async with asyncio.timeout(30):
-                await begun.wait()
-        else:
-            await until(lambda: engine.pid is not None and len(ranks_of(pid_of(engine))) == group.ranks - 1, within=30)
+        engine = worker_engine(models / "held", workers, shards=group.shards)
+        loading = asyncio.create_task(engine.load())
+        await until(lambda: engine.pid is not None and len(ranks_of(pid_of(engine))) == group.ranks - 1, within=30)
         processes = [pid_of(engine), *(child.pid for child in ranks_of(pid_of(engine)))]
-        send(process_of(engine, rank), signal.SIGKILL)
+        if at == "weights":
+            # once they have joined each other they read the model, which is held
+            await until(lambda: all(is_joined(pid) for pid in processes), within=30)
+        send(processes[rank], signal.SIGKILL)
         killed = time.monotonic()
         with pytest.raises(LoadError) as raised:
             await loading
         assert time.monotonic() - killed < BOUND
         assert raised.value.reason is LoadFailure.CRASHED
-        await until(lambda: all(is_gone(pid) for pid in processes), within=BOUND)
+        await until(lambda: all(has_ended(pid) for pid in processes), within=BOUND)
         assert await engine.close(EngineClosed("over"), 5)
         await serves(group, workers)
 
@@ -115,7 +129,7 @@ async def test_a_rank_that_is_stopped_while_nobody_asks_is_noticed(tmp_path):
         send(rank.pid, signal.SIGSTOP)
         await until(lambda: bool(deaths), within=1.5 + BOUND)
         assert "rank 1 on localhost said nothing" in str(deaths[0])
-        await until(lambda: is_gone(rank.pid), within=BOUND)
+        await until(lambda: has_ended(rank.pid), within=BOUND)
         assert await engine.close(EngineClosed("over"), 5)
 
 
@@ -125,7 +139,7 @@ async def test_ranks_end_with_a_rank_0_that_is_stopped_and_given_up(tmp_path):
         await engine.load()
         processes = [pid_of(engine), *(child.pid for child in ranks_of(pid_of(engine)))]
         send(processes[0], signal.SIGSTOP)
-        await until(lambda: all(is_gone(pid) for pid in processes), within=1.5 + 2 * BOUND)
+        await until(lambda: all(has_ended(pid) for pid in processes), within=1.5 + 2 * BOUND)
         assert await engine.close(EngineClosed("over"), 5)
 
 
@@ -176,6 +190,8 @@ async def test_a_rank_behind_a_remote_shell_is_a_rank(tmp_path):
         ("garbage", "crashed", "rank 1 on garbage is gone: it sent what is no message"),
         ("older", "unsupported", "rank 1 on older has mlx 0.20.0 and this machine"),
         ("other-files", "unsupported", "rank 1 on other-files has other files in"),
+        ("full", "out_of_memory", "rank 1 on full has 1 bytes left of the"),
+        ("walled", "stalled", "rank 0 on localhost cannot reach rank 1 on walled at 127.0.0.1: Connection refused"),
         ("no-model", "not_found", "rank 1 on no-model: there is no"),
     ],
 )

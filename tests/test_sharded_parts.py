@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sharded_harness import listening
 
 from mlxd.engines.errors import LoadError
 from mlxd.engines.memory_share import MemoryShare
@@ -17,7 +18,7 @@ from mlxd.engines.sharded.group_stake import GroupStake
 from mlxd.engines.sharded.orders import Leave, Order, Ping, Step
 from mlxd.engines.sharded.pipe import Pipe
 from mlxd.engines.sharded.rank import command
-from mlxd.engines.sharded.rendezvous import free_address, joining, resolved
+from mlxd.engines.sharded.rendezvous import Place, joining, resolved
 from mlxd.engines.shards import ShardHost, Shards
 
 NAMES = ("MLX_RANK", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR", "MLX_IBV_DEVICES", "MLX_WORLD_SIZE")
@@ -87,12 +88,19 @@ def test_hosts_are_looked_up_and_loopback_is_no_address_for_others():
         resolved(Shards((STUDIOS[0], ShardHost("nowhere.invalid", here=False))))
 
 
-def test_a_rank_listens_where_nobody_does_and_only_on_its_own_machine():
-    host, _, port = free_address("localhost").rpartition(":")
-    assert host == "127.0.0.1"
-    assert int(port) > 0
-    with pytest.raises(OSError, match="assign"):
-        free_address("192.0.2.1")
+def test_ranks_reach_each_other_before_mlx_waits_for_them():
+    shards = resolved(Shards((ShardHost("localhost"), ShardHost("localhost"))))
+    first, second = Place(shards, 0), Place(shards, 1)
+    addresses = [first.address, second.address]
+    first.reach(addresses)
+    second.reach(addresses)
+    second.leave()
+    with pytest.raises(LoadError, match=r"rank 0 on localhost cannot reach rank 1 on localhost at 127\.0\.0\.1"):
+        first.reach(addresses)
+    first.leave()
+    assert not listening({int(address.rpartition(":")[2]) for address in addresses})
+    with pytest.raises(LoadError, match=r"192\.0\.2\.1 is no address of this machine"):
+        Place(Shards((ShardHost("x", addresses=("192.0.2.1",)), shards.hosts[0])), 0)
 
 
 def test_a_rank_of_another_host_is_one_command_for_its_shell():

@@ -31,6 +31,6 @@ class AgreedModel:
             share = own if self._group.rank() == 0 else mx.zeros_like(own)
             tokens = mx.distributed.all_sum(share, group=self._group)
             # a stage of a pipeline that embeds no tokens would never come to it, and the others wait
-            mx.async_eval(tokens)
+            mx.async_eval(tokens)  # type: ignore[no-untyped-call]
         logits: mx.array = self._model(tokens, cache=cache)
         return logits

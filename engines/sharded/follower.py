@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from setproctitle import setproctitle
 
@@ -20,10 +20,10 @@ from mlxd.engines.backend import Backend, mlx_backend
 from mlxd.engines.blas_preload import BlasShare
 from mlxd.engines.child_process import ORPHANED, belong_to
 from mlxd.engines.errors import LoadError, LoadFailure
-from mlxd.engines.sharded.orders import Join, Leave, Order, Ping, Prepare
+from mlxd.engines.sharded.orders import Join, Leave, Order, Ping, Prepare, Reach
 from mlxd.engines.sharded.pipe import Pipe
-from mlxd.engines.sharded.rendezvous import free_address
-from mlxd.engines.sharded.reports import Beat, Failed, HostMemory, Prepared
+from mlxd.engines.sharded.rendezvous import Place
+from mlxd.engines.sharded.reports import Beat, Failed, Prepared, Reached
 from mlxd.engines.sharded.sameness import sameness
 from mlxd.engines.worker.frames import sayable
 
@@ -36,10 +36,12 @@ ALONE = 30.0
 IDLE = 2.0
 _FAILED = 1
 
-Measure = Callable[[], HostMemory]
+Measure = Callable[[], int | None]
+"""Gives the bytes that this process may still take on its host, None where nobody measures."""
+Kind = TypeVar("Kind")
 
 
-def main(parent: int, measure: Measure = HostMemory) -> None:
+def main(parent: int, measure: Measure = lambda: None) -> None:
     """Follow rank 0, which speaks on the standard input; never returns. `parent` is its process, 0 on another host."""
     if parent:
         belong_to(parent)
@@ -77,20 +79,23 @@ class Follower:
         """Prepare, join, load and follow. Raises whatever goes wrong, after which this rank must end."""
         threading.Thread(target=self._read, name="orders", daemon=True).start()
         threading.Thread(target=self._expect, name="alone", daemon=True).start()
-        prepare = self._orders.get()
-        assert isinstance(prepare, Prepare), "the first order"
+        prepare = self._expected(Prepare)
         shards, rank, config = prepare.shards, prepare.rank, prepare.config
         setproctitle(f"mlxd: {config.name} ({shards.title(rank)})")
         os.environ.update(shards.variables)
-        self._pipe.send(Prepared(sameness(config.path), free_address(shards.hosts[rank].addresses[0]), self._measure()))
+        place = Place(shards, rank)
+        self._pipe.send(Prepared(sameness(config.path), place.address, self._measure()))
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
-        join = self._orders.get()
-        assert isinstance(join, Join), "the second order"
+        addresses = self._expected(Reach).addresses
+        place.reach(addresses)
+        self._pipe.send(Reached())
+        self._expected(Join)
+        place.leave()
         backend = mlx_backend()
         if shards.hosts[rank].here:
             BlasShare(lambda: shards.here).look()
         with backend.lane_scope():
-            self._follow(prepare, join, backend)
+            self._follow(prepare, addresses, backend)
 
     def fail(self, error: BaseException) -> None:
         """Tell rank 0 why this rank ends."""
@@ -98,11 +103,20 @@ class Follower:
         said = str(error) if isinstance(error, LoadError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):  # rank 0 is gone
             self._pipe.send(Failed(reason, sayable(said)))
-            traceback.print_exception(error)
+            if not isinstance(error, LoadError):
+                traceback.print_exception(error)
 
-    def _follow(self, prepare: Prepare, join: Join, backend: Backend) -> None:
+    def _expected(self, kind: type[Kind]) -> Kind:
+        """The next order, which is one of this kind; or the last one."""
+        order = self._orders.get()
+        if isinstance(order, Leave):
+            os._exit(0)
+        assert isinstance(order, kind), f"{order} came before {kind.__name__}"
+        return order
+
+    def _follow(self, prepare: Prepare, addresses: list[str], backend: Backend) -> None:
         loading = importlib.import_module("mlxd.engines.sharded.follower_load")
-        mirror = loading.load(prepare, join.addresses, self._pipe.send)
+        mirror = loading.load(prepare, addresses, self._pipe.send)
         while not isinstance(order := self._next(backend), Leave):
             mirror.follow(order)
         os._exit(0)

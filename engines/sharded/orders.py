@@ -16,10 +16,14 @@ class Prepare(msgspec.Struct, array_like=True, tag=1, frozen=True):
     shards: Shards
 
 
-class Join(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """Join the group, whose ranks have these addresses, and load; answered by Progress and then Loaded, or Failed."""
+class Reach(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """Connect to the next of these addresses, which are those of all ranks; answered by Reached or Failed."""
 
     addresses: list[str]
+
+
+class Join(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    """All reach each other: join the group and load; answered by Progress and then Loaded, or Failed."""
 
 
 class Look(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -90,4 +94,4 @@ class Leave(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """End."""
 
 
-Order = Prepare | Join | Look | Insert | Step | Ended | Keep | Forget | Remove | Settle | Ping | Leave
+Order = Prepare | Reach | Join | Look | Insert | Step | Ended | Keep | Forget | Remove | Settle | Ping | Leave

@@ -16,7 +16,7 @@ import msgspec
 from mlxd.engines.child_process import ending, module_command
 from mlxd.engines.sharded.orders import Ping
 from mlxd.engines.sharded.pipe import Pipe
-from mlxd.engines.sharded.reports import Beat, HostMemory, Report
+from mlxd.engines.sharded.reports import Beat, Report
 from mlxd.engines.shards import Shards
 from mlxd.engines.worker.frames import BadFrame
 
@@ -39,7 +39,7 @@ class Rank:
         self.title = shards.title(rank)
         self.heard_at = time.monotonic()
         self.beats = False
-        self.memory = HostMemory()
+        self.room: int | None = None
         self._take = take
         self._lost = lost
         self._leaving = False
@@ -92,7 +92,7 @@ class Rank:
             for report in self._pipe.receive():
                 self.heard_at = time.monotonic()
                 if isinstance(report, Beat):
-                    self.memory, self.beats = report.memory, True
+                    self.room, self.beats = report.room, True
                 else:
                     self._take(self.rank, report)
         except BadFrame as error:

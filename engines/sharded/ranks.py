@@ -5,8 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -14,11 +13,11 @@ import structlog
 
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.sharded.follower import BEAT
-from mlxd.engines.sharded.orders import Leave, Prepare
+from mlxd.engines.sharded.orders import Join, Leave, Prepare, Reach
 from mlxd.engines.sharded.rank import Rank
-from mlxd.engines.sharded.rendezvous import free_address
-from mlxd.engines.sharded.reports import Failed, HostMemory, Loaded, Prepared, Progress
-from mlxd.engines.sharded.sameness import FILES, sameness
+from mlxd.engines.sharded.rendezvous import Place
+from mlxd.engines.sharded.reports import Failed, Loaded, Prepared, Progress, Reached
+from mlxd.engines.sharded.sameness import FILES, sameness, weight_bytes
 from mlxd.engines.shards import Shards
 from mlxd.engines.types import EngineConfig, LoadProgress
 
@@ -47,7 +46,6 @@ class Ranks:
         self._closing = threading.Event()
         self._gone = threading.Lock()
         self._serving = False
-        self._join_until: float | None = None
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
 
     def start(self) -> None:
@@ -62,22 +60,20 @@ class Ranks:
             started.tell(Prepare(started.rank, self._config, self._shards))
         self._watcher.start()
 
-    def prepared(self, cancelled: Callable[[], bool]) -> list[str]:
-        """Wait until all have the model; the addresses of all ranks. Raises LoadError."""
-        own = Prepared(sameness(self._config.path), self._own_address(), HostMemory())
-        answers = [own, *self._gather(Prepared, cancelled, self._shards.start_patience)]
-        for rank, answer in enumerate(answers):
-            for what, here in own.same.items():
-                if answer.same.get(what) != here:
-                    self._differ(rank, what, here, answer.same.get(what, "none"))
-        return [answer.address for answer in answers]
-
-    @contextmanager
-    def joining(self) -> Iterator[None]:
-        """While rank 0 waits in MLX for the others to be reached, which it would for ever."""
-        self._join_until = time.monotonic() + self._shards.start_patience
-        yield
-        self._join_until = None
+    def meet(self, cancelled: Callable[[], bool]) -> list[str]:
+        """Wait until all have the model and room for it, and reach each other; their addresses. Raises LoadError."""
+        place = Place(self._shards, 0)
+        try:
+            prepared = self._gather(Prepared, cancelled, self._shards.start_patience)
+            self._check(prepared)
+            addresses = [place.address, *(answer.address for answer in prepared)]
+            self.tell(Reach(addresses))
+            place.reach(addresses)
+            self._gather(Reached, cancelled, self._shards.start_patience)
+        finally:
+            place.leave()
+        self.tell(Join())
+        return addresses
 
     def loaded(self, cancelled: Callable[[], bool]) -> int:
         """Wait until all have loaded; the bytes of weights that those of this machine have. Raises LoadError."""
@@ -99,17 +95,7 @@ class Ranks:
     @property
     def rooms(self) -> dict[str, int]:
         """Bytes that ranks on other hosts may still take there, by their titles."""
-        return {rank.title: rank.memory.room for rank in self._ranks if not rank.here and rank.memory.room is not None}
-
-    @property
-    def mlx_counters(self) -> tuple[int, int, int]:
-        """MLX's bytes in the ranks of this machine: active, cached, and the most that were active."""
-        here = [rank.memory for rank in self._ranks if rank.here]
-        return (
-            sum(one.mlx_active for one in here),
-            sum(one.mlx_cache for one in here),
-            sum(one.mlx_peak for one in here),
-        )
+        return {rank.title: rank.room for rank in self._ranks if not rank.here and rank.room is not None}
 
     def explain(self) -> None:
         """A step has failed. If that is for a rank that is gone, `lost` is about to be called: this waits for it."""
@@ -146,13 +132,16 @@ class Ranks:
                 answers[rank] = report
         return [answers[rank] for rank in sorted(answers)]
 
-    def _own_address(self) -> str:
-        own = self._shards.hosts[0]
-        try:
-            return free_address(own.addresses[0])
-        except OSError as error:
-            message = f"rank 0 runs here, and {own.addresses[0]} is no address of this machine: {error}"
-            raise LoadError(LoadFailure.UNSUPPORTED, message) from error
+    def _check(self, prepared: list[Prepared]) -> None:
+        """Raises LoadError for a host that is not like this one, or has no room for its part of the weights."""
+        own, part = sameness(self._config.path), weight_bytes(self._config.path) // self._shards.size
+        for rank, answer in enumerate(prepared, start=1):
+            for what, here in own.items():
+                if answer.same.get(what) != here:
+                    self._differ(rank, what, here, answer.same.get(what, "none"))
+            if answer.room is not None and not self._shards.hosts[rank].here and answer.room < part:
+                message = f"{self._shards.title(rank)} has {answer.room} bytes left of the {part} for its part"
+                raise LoadError(LoadFailure.OUT_OF_MEMORY, message)
 
     def _differ(self, rank: int, what: str, here: str, there: str) -> NoReturn:
         title = self._shards.title(rank)
@@ -165,7 +154,7 @@ class Ranks:
     def _late(self, ranks: set[int], patience: float | None) -> NoReturn:
         titles = " and ".join(self._shards.title(rank) for rank in sorted(ranks))
         message = f"nothing was heard of {titles} within {patience:.0f} s; is the host reachable by the remote shell?"
-        raise LoadError(LoadFailure.CRASHED, message)
+        raise LoadError(LoadFailure.STALLED, message)
 
     def _take(self, rank: int, report: Any) -> None:
         if isinstance(report, Progress):
@@ -183,10 +172,6 @@ class Ranks:
     def _watch(self) -> None:
         """Tell the ranks that this one is there, and see that they are."""
         while not self._closing.wait(BEAT):
-            if self._join_until is not None and time.monotonic() > self._join_until:
-                within = f"{self._shards.start_patience:.0f} s by {self._shards.backend}"
-                self._give_up(f"the ranks cannot reach each other within {within}")
-                return
             for rank in list(self._ranks):
                 rank.ping()
                 silent = time.monotonic() - rank.heard_at

@@ -15,6 +15,9 @@ from pathlib import Path
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.shards import Shards
 
+# Seconds that a connection between two hosts may take.
+REACHING = 5.0
+
 
 def resolved(shards: Shards) -> Shards:
     """With an address for each host. Raises LoadError for one that has none which the others can reach."""
@@ -36,15 +39,40 @@ def _address(name: str) -> str:
     return str(found[0][4][0])
 
 
-def free_address(host: str) -> str:
-    """The IPv4 address of `host` with a port that nothing listens on now.
+class Place:
+    """Where a rank will be: a port of its own that others can connect to, until it is left to MLX.
 
-    Raises OSError for one that is not this machine's.
+    `host` is a name or an IPv4 address of this machine; else it raises LoadError.
     """
-    family, _, _, _, place = socket.getaddrinfo(host, 0, socket.AF_INET, socket.SOCK_STREAM)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind(place)
-        return f"{place[0]}:{probe.getsockname()[1]}"
+
+    def __init__(self, shards: Shards, rank: int) -> None:
+        self._shards = shards
+        self._rank = rank
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        host = shards.hosts[rank].addresses[0]
+        try:
+            self._socket.bind((host, 0))
+            self._socket.listen()
+        except OSError as error:
+            self.leave()
+            message = f"{host} is no address of this machine: {error.strerror or error}"
+            raise LoadError(LoadFailure.UNSUPPORTED, message) from error
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
+
+    def reach(self, addresses: Sequence[str]) -> None:
+        """Connect to the rank that this one will talk to. Raises LoadError: MLX would wait for it for ever."""
+        following = (self._rank + 1) % len(addresses)
+        host, _, port = addresses[following].rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), REACHING).close()
+        except OSError as error:
+            there = f"{self._shards.title(following)} at {host}"
+            message = f"{self._shards.title(self._rank)} cannot reach {there}: {error.strerror or error}"
+            raise LoadError(LoadFailure.STALLED, message) from error
+
+    def leave(self) -> None:
+        """From here on the port is free."""
+        self._socket.close()
 
 
 @contextmanager

@@ -5,24 +5,18 @@ from __future__ import annotations
 import msgspec
 
 
-class HostMemory(msgspec.Struct, array_like=True, frozen=True):
-    """Bytes: what a rank uses, what it may take beyond that (None where nobody measures), and MLX's counters."""
-
-    footprint: int = 0
-    room: int | None = None
-    mlx_active: int = 0
-    mlx_cache: int = 0
-    mlx_peak: int = 0
-
-
 class Prepared(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """The rank has its model folder. What must be the same on all of them, the address at which it will listen, and its
-    memory.
+    """The rank has its model folder. What must be the same on all of them, the address at which it listens, and the
+    bytes that it may take on its host, None where nobody measures.
     """
 
     same: dict[str, str]
     address: str
-    memory: HostMemory
+    room: int | None = None
+
+
+class Reached(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """The rank has reached the next one."""
 
 
 class Failed(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -44,9 +38,9 @@ class Loaded(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
 
 class Beat(msgspec.Struct, array_like=True, tag=5, frozen=True):
-    """The rank is alive."""
+    """The rank is alive; `room` as in Prepared."""
 
-    memory: HostMemory
+    room: int | None = None
 
 
-Report = Prepared | Failed | Progress | Loaded | Beat
+Report = Prepared | Reached | Failed | Progress | Loaded | Beat

@@ -22,6 +22,14 @@ def sameness(path: Path) -> dict[str, str]:
     return {**{package: _version(package) for package in _PACKAGES}, FILES: contents}
 
 
+def weight_bytes(path: Path) -> int:
+    """Bytes of a folder's weight files; 0 when they cannot be listed."""
+    try:
+        return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    except OSError:
+        return 0
+
+
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -34,10 +34,7 @@ def load(config: EngineConfig, shards: Shards, watch: LoadWatch, stream: Any) ->
 
 def _load(config: EngineConfig, shards: Shards, ranks: Ranks, watch: LoadWatch, stream: Any) -> ShardedRunner:
     ranks.start()
-    addresses = ranks.prepared(watch.cancelled)
-    ranks.tell(orders.Join(addresses))
-    with ranks.joining():
-        group = join(shards, 0, addresses)
+    group = join(shards, 0, ranks.meet(watch.cancelled))
 
     so_far = _SoFar(ranks, watch)
     cut = partial(split, shards=shards, group=group, path=config.path)

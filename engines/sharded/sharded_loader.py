@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from mlxd.engines.sharded.rendezvous import joining
 from mlxd.engines.shards import Shards
 
 
-def join(shards: Shards, rank: int, addresses: list[str]) -> Any:
+def join(shards: Shards, rank: int, addresses: Sequence[str]) -> Any:
     """MLX's group of all ranks; a process joins one in its life. Raises LoadError."""
     try:
         with joining(shards, rank, addresses):
