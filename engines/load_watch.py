@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.image_threads import ImageThreads
+from mlxd.engines.shards import RankLost
 from mlxd.engines.turns import Turns
-from mlxd.engines.types import LoadProgress, RankLost
+from mlxd.engines.types import LoadProgress
 
 
 @dataclass(frozen=True, slots=True)

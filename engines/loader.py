@@ -72,17 +72,11 @@ def load_text_model(
     return LoadedText(model, reading, ModelInfo(vocab_size, total), draft)
 
 
-class DraftModel:
-    """A draft in the vocabulary of the model that it helps: padded ones differ in size.
+class WrappedModel:
+    """A model around whose steps something is done; everything else is its own."""
 
-    Logits that it has too many are cut off, and what it lacks is never proposed. To an id that it does not know it
-    reads another, so that nothing is read beside its weights.
-    """
-
-    def __init__(self, model: Any, own_size: int, vocab_size: int) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
-        self._own_size = own_size
-        self._vocab_size = vocab_size
 
     @property
     def layers(self) -> Any:
@@ -90,6 +84,19 @@ class DraftModel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+class DraftModel(WrappedModel):
+    """A draft in the vocabulary of the model that it helps: padded ones differ in size.
+
+    Logits that it has too many are cut off, and what it lacks is never proposed. To an id that it does not know it
+    reads another, so that nothing is read beside its weights.
+    """
+
+    def __init__(self, model: Any, own_size: int, vocab_size: int) -> None:
+        super().__init__(model)
+        self._own_size = own_size
+        self._vocab_size = vocab_size
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         logits: mx.array = self._model(mx.minimum(tokens, self._own_size - 1), cache=cache)

@@ -8,9 +8,10 @@ from typing import Any
 
 from mlxd.engines.embedding_types import EmbeddingRequest
 from mlxd.engines.errors import LoadError
+from mlxd.engines.shards import RankLost
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, RankLost, Request
+from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, Request
 
 
 @dataclass(frozen=True, slots=True)

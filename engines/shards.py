@@ -67,3 +67,10 @@ class Shards:
     def title(self, rank: int) -> str:
         """A rank as a person knows it."""
         return f"rank {rank} on {self.hosts[rank].name}"
+
+
+@dataclass(frozen=True, slots=True)
+class RankLost:
+    """A part of the model on another host, or in another process, is gone: nothing can go on without it."""
+
+    why: str

@@ -299,13 +299,6 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class RankLost:
-    """A part of the model on another host, or in another process, is gone: nothing can go on without it."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class DraftStats:
     """Tokens that a draft model has proposed, and how many of them its model agreed with."""
 

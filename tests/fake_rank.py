@@ -6,9 +6,10 @@ As a remote shell it is given a host and a command, which it runs, or does not, 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
+from itertools import count
+from typing import Any
 
 from mlxd.engines.sharded.orders import Order, Prepare
 from mlxd.engines.sharded.pipe import Pipe
@@ -31,10 +32,27 @@ def main(host: str, command: str) -> None:
             # what is there for this process is not there for that one
             hidden = f"mount -t tmpfs none {os.environ['MODELS']} && {command}"
             os.execvp("unshare", ["unshare", "-m", "sh", "-c", hidden])
-        case "stops":
-            signal.raise_signal(signal.SIGSTOP)
+        case "breaks":
+            _break_later()
         case _:
             os.execvp("sh", ["sh", "-c", command])
+
+
+def _break_later() -> None:
+    """A rank whose tenth step raises."""
+    from mlxd.engines.row_group import RowGroup
+    from mlxd.engines.sharded.follower import main as follow
+
+    steps = count(1)
+    whole = RowGroup.step
+
+    def step(group: RowGroup, chunk: int | None) -> Any:
+        if next(steps) == 10:
+            raise RuntimeError("out of memory, say")
+        return whole(group, chunk)
+
+    RowGroup.step = step  # type: ignore[method-assign]
+    follow(0)
 
 
 def _answer(host: str) -> None:

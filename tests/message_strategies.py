@@ -39,6 +39,8 @@ def _values(kind: known.Type) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0912 
             return st.none()
         case known.AnyType():
             return ANYTHING
+        case known.LiteralType(values):
+            return st.sampled_from(values)
         case known.EnumType(cls):
             return st.sampled_from(cls)
         case known.CustomType():

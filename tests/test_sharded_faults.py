@@ -183,6 +183,34 @@ async def test_a_rank_behind_a_remote_shell_is_a_rank(tmp_path):
         assert children() == []
 
 
+async def test_a_rank_of_another_host_ends_with_the_word_of_rank_0_in_the_middle_of_a_step(tmp_path):
+    """Nothing of this machine ends it: only its input does, whatever MLX waits for."""
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=remote("studio"))
+        await engine.load()
+        there = [child.pid for child in psutil.Process(pid_of(engine)).children(recursive=True)]
+        async with engine.generate(await asked(engine, "Count", LONG, "r")) as outputs:
+            await anext(outputs)
+            send(pid_of(engine), signal.SIGKILL)
+            with pytest.raises(EngineCrashed):
+                await read(outputs)
+        await until(lambda: all(has_ended(pid) for pid in there), within=BOUND)
+        assert await engine.close(EngineClosed("over"), 5)
+
+
+async def test_a_rank_that_fails_in_a_step_says_what_it_was(tmp_path):
+    deaths: list[EngineDead] = []
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=remote("breaks"), on_dead=deaths.append)
+        await engine.load()
+        async with engine.generate(await asked(engine, "Count", LONG, "r")) as outputs:
+            with pytest.raises(EngineCrashed, match=r"rank 1 on breaks has failed: RuntimeError: out of memory, say"):
+                await read(outputs)
+        await until(lambda: bool(deaths))
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+
+
 @pytest.mark.parametrize(
     ("host", "reason", "words"),
     [

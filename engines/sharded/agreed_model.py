@@ -6,8 +6,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from mlxd.engines.loader import WrappedModel
 
-class AgreedModel:
+
+class AgreedModel(WrappedModel):
     """Before each step of decoding the tokens of rank 0 go to all ranks, within the step's own graph.
 
     So the ranks need neither the requests' samplers, seeds and guides nor logits that are the same to the last bit.
@@ -15,15 +17,8 @@ class AgreedModel:
     """
 
     def __init__(self, model: Any, group: Any) -> None:
-        self._model = model
+        super().__init__(model)
         self._group = group
-
-    @property
-    def layers(self) -> Any:
-        return self._model.layers
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
 
     def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
         if tokens.shape[1] == 1:

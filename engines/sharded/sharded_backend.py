@@ -17,8 +17,8 @@ from mlxd.engines.sharded.ranks import Ranks
 from mlxd.engines.sharded.rendezvous import resolved
 from mlxd.engines.sharded.sharded_loader import join, split
 from mlxd.engines.sharded.sharded_runner import ShardedRunner
-from mlxd.engines.shards import Shards
-from mlxd.engines.types import EngineConfig, LoadProgress, RankLost
+from mlxd.engines.shards import RankLost, Shards
+from mlxd.engines.types import EngineConfig, LoadProgress
 
 
 def load(config: EngineConfig, shards: Shards, watch: LoadWatch, stream: Any) -> ShardedRunner:

@@ -34,10 +34,11 @@ from mlxd.engines.messages import (
     Trimmed,
 )
 from mlxd.engines.prefix_folder import PrefixFolder
+from mlxd.engines.shards import RankLost
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.text_loop import TextLoop
 from mlxd.engines.tokenizer import Tokenizer
-from mlxd.engines.types import LoadProgress, ModelInfo, RankLost
+from mlxd.engines.types import LoadProgress, ModelInfo
 from mlxd.engines.worker import to_daemon, to_worker
 from mlxd.engines.worker.arrivals import inputs_request, text_request
 from mlxd.engines.worker.channel import Channel
