@@ -74,12 +74,13 @@ bench-setup: setup
 bench: bench-setup
 	$(WITH_BLAS) $(BIN)/python bench/run.py --results bench/results
 
-# Parts with tables of their own: the planner, loads beside work, images, answers of peers.
+# Parts with tables of their own: the planner, loads beside work, images, answers of peers, a model on two ranks.
 bench-parts: setup
 	$(BIN)/python bench/planning.py
 	$(WITH_BLAS) $(BIN)/python bench/swaps.py
 	$(WITH_BLAS) $(BIN)/python bench/vision.py
 	$(WITH_BLAS) $(BIN)/python bench/passing.py
+	$(WITH_BLAS) $(BIN)/python bench/split.py
 
 # How requests do over 1 to 1,000 daemons, by the way a daemon is chosen; the plot of it is part of the documentation.
 fleet: bench-setup

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,16 +25,19 @@ from figures import Report, at_least, in_turn
 from models import model_path, prompt_of, salted
 from servers import Server, mlxd
 
-ANSWER = 128
+ANSWER = 48
 LAUNCH = str(Path(sys.executable).with_name("mlx.launch"))
 HOSTS = 'hosts = ["localhost", "localhost"]\n'
 PROCESS = 'engine = { isolation = "process" }\n'
 
 
 async def raw(model: Path, width: int, _: int) -> float:
-    """Tokens a second of `mlx.launch -n 2`; it looks for ever into an input that is at its end, so it gets one."""
+    """Tokens a second of `mlx.launch -n 2`, with the cores shared as mlxd shares them. It looks again and again into an
+    input that is at its end, so it gets one that is not.
+    """
     worker = str(Path(__file__).with_name("raw_ranks.py"))
-    command = [LAUNCH, "-n", "2", "--", sys.executable, worker, str(model), str(width), str(ANSWER), prompt_of(8)]
+    launch = [LAUNCH, "-n", "2", "--env", f"OPENBLAS_NUM_THREADS={max(1, (os.cpu_count() or 2) // 2)}"]
+    command = [*launch, "--", sys.executable, worker, str(model), str(width), str(ANSWER), prompt_of(8)]
     process = await asyncio.create_subprocess_exec(
         *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -71,7 +71,8 @@ class Worker:
         self._calls = TokenizerCalls(channel, self._held)
         self._stake = WorkerStake(channel)
         self._turns = WorkerTurns(channel)
-        self._turns.watchers.add(BlasShare(lambda: self._turns.working).look)
+        ranks = 1 if start.config.shards is None else start.config.shards.here
+        self._turns.watchers.add(BlasShare(lambda: self._turns.working * ranks).look)
         self._turns.others(start.others_work)
         self._departures: Departures | None = None
         self._folder = _prefix_folder(start, backend)
