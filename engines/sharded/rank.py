@@ -16,7 +16,7 @@ import msgspec
 from mlxd.engines.child_process import ending, module_command
 from mlxd.engines.sharded.orders import Ping
 from mlxd.engines.sharded.pipe import Pipe
-from mlxd.engines.sharded.reports import Beat, Report
+from mlxd.engines.sharded.reports import Beat, Failed, Report
 from mlxd.engines.shards import Shards
 from mlxd.engines.worker.frames import BadFrame
 
@@ -93,10 +93,12 @@ class Rank:
                 self.heard_at = time.monotonic()
                 if isinstance(report, Beat):
                     self.room, self.beats = report.room, True
-                else:
-                    self._take(self.rank, report)
+                    continue
+                # that it ends then needs no more words
+                self._leaving = self._leaving or isinstance(report, Failed)
+                self._take(self.rank, report)
         except BadFrame as error:
-            why = f"it sent what is no message: {error}"
+            why = f"it sent what is no message: {error}; does its shell write something at the start?"
             self._process.kill()
         code = self._process.wait()
         if not self._leaving:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
-import structlog
 
 from mlxd.engines.errors import LoadError, LoadFailure
 from mlxd.engines.sharded.follower import BEAT
@@ -20,8 +19,6 @@ from mlxd.engines.sharded.reports import Failed, Loaded, Prepared, Progress, Rea
 from mlxd.engines.sharded.sameness import FILES, sameness, weight_bytes
 from mlxd.engines.shards import Shards
 from mlxd.engines.types import EngineConfig, LoadProgress
-
-log = structlog.stdlib.get_logger(__name__)
 
 # Seconds between two looks at whether the load was cancelled.
 LOOK = 0.1
@@ -162,8 +159,6 @@ class Ranks:
         elif isinstance(report, Failed) and self._serving:
             self._give_up(f"{self._shards.title(rank)} has failed: {report.message}")
         else:
-            if isinstance(report, Failed):
-                self._ranks[rank - 1].leave()
             self._reports.put((rank, report))
 
     def _rank_lost(self, rank: int, why: str) -> None:
