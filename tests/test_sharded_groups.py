@@ -85,6 +85,21 @@ async def test_kept_prefixes_come_and_go_on_all_ranks(tiny_model: Path, lanes: A
         assert await asyncio.gather(*[answer(engine, prompt) for prompt in prompts]) == first
 
 
+async def test_rows_of_very_unequal_length_are_in_batches_of_their_own_on_all_ranks(
+    tiny_model: Path, lanes: Any, engine: EngineCore
+) -> None:
+    """Each of them ends and keeps rows while the others go on."""
+    prompts = [f"{number} why " * (1 + 40 * number) for number in range(4)]
+    lengths = [replace(GREEDY, max_tokens=8 + 5 * number) for number in range(4)]
+    alone = [await answer(engine, prompt, params) for prompt, params in zip(prompts, lengths, strict=True)]
+    options = {"context_length": 4096, "prefill_chunk": 16, "prefix_cache_bytes": 10**7, "kv_bytes_per_token": 10**4}
+    async with engine_on(tiny_model, lanes, **options) as apart:
+        for _ in range(2):
+            asked = [answer(apart, prompt, params) for prompt, params in zip(prompts, lengths, strict=True)]
+            assert await asyncio.gather(*asked) == alone
+        assert apart.stats().cached_tokens > 0
+
+
 async def test_many_come_and_leave_at_any_moment_and_the_ranks_stay_together(engine: EngineCore) -> None:
     wanted = await answer(engine, "who stays")
 

@@ -29,11 +29,10 @@ class Mirror:
         self._kept: dict[int, list[Any]] = {}
         self._ended: dict[int, list[Any]] = {}
 
-    def follow(self, order: orders.Order) -> None:
+    def follow(self, order: orders.Order) -> None:  # noqa: C901 - one branch for each order
         """Do what rank 0 is about to do. Whatever it raises, this rank cannot go on."""
         match order:
             case orders.Step(number, chunk):
-                self._ended.clear()
                 self._groups[number].step(chunk)
             case orders.Ended(number, uids):
                 self._end(number, uids)
@@ -43,6 +42,8 @@ class Mirror:
                 self._kept[key] = detach(self._cache_of(uid))
             case orders.Forget(key):
                 del self._kept[key]
+            case orders.Let():
+                self._ended.clear()
             case orders.Remove(number, uids):
                 self._remove(number, uids)
             case orders.Settle(number):

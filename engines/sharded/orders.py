@@ -54,7 +54,7 @@ class Step(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
 
 class Ended(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """Rows that the last step has ended; their caches may be kept before the next one."""
+    """Rows that the last step has ended; their caches may be kept until a Let."""
 
     group: int
     uids: list[int]
@@ -86,6 +86,10 @@ class Settle(msgspec.Struct, array_like=True, tag=10, frozen=True):
     group: int
 
 
+class Let(msgspec.Struct, array_like=True, tag=14, frozen=True):
+    """Of what has ended all is kept that will be."""
+
+
 class Ping(msgspec.Struct, array_like=True, tag=11, frozen=True):
     """Rank 0 is there."""
 
@@ -94,4 +98,4 @@ class Leave(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """End."""
 
 
-Order = Prepare | Reach | Join | Look | Insert | Step | Ended | Keep | Forget | Remove | Settle | Ping | Leave
+Order = Prepare | Reach | Join | Look | Insert | Step | Ended | Keep | Forget | Remove | Settle | Let | Ping | Leave

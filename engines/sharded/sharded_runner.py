@@ -129,6 +129,10 @@ class ShardedRunner(TextRunner):
         self._led.keeping = row.uid
         super()._keep(row, layers, tokens)
 
+    def keep_finished(self) -> None:
+        super().keep_finished()
+        self._ranks.tell(orders.Let())
+
     @property
     def kv_bytes(self) -> int:
         return super().kv_bytes * self._shards.here
