@@ -98,6 +98,11 @@ async def test_rows_of_very_unequal_length_are_in_batches_of_their_own_on_all_ra
             asked = [answer(apart, prompt, params) for prompt, params in zip(prompts, lengths, strict=True)]
             assert await asyncio.gather(*asked) == alone
         assert apart.stats().cached_tokens > 0
+        # a batch whose only row has stopped is stepped once more, empty, beside those that go on
+        stops = [replace(params, stop=(text[2:4],)) for params, text in zip(lengths, alone, strict=True)]
+        asked = [answer(apart, prompt, params) for prompt, params in zip(prompts, stops, strict=True)]
+        cut = [text[: text.index(text[2:4])] for text in alone]
+        assert await asyncio.gather(*asked) == cut
 
 
 async def test_many_come_and_leave_at_any_moment_and_the_ranks_stay_together(engine: EngineCore) -> None:

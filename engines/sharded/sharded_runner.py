@@ -95,7 +95,9 @@ class LedGroup(RowGroup):
         super().settle()
 
     def step(self, chunk: int | None) -> GroupStep:
-        self._tell(orders.Step(self._number, chunk))
+        # without rows it does nothing, and the others may have dropped it
+        if len(self):
+            self._tell(orders.Step(self._number, chunk))
         step = super().step(chunk)
         ended = [row.uid for row, response in step.tokens if response.finish_reason is not None]
         if ended:
