@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 
+from mlxd.engines.sharded.follower import main as follow
 from mlxd.engines.sharded.orders import Order, Prepare
 from mlxd.engines.sharded.pipe import Pipe
 from mlxd.engines.sharded.reports import Prepared
@@ -34,6 +35,10 @@ def main(host: str, command: str) -> None:
             os.execvp("unshare", ["unshare", "-m", "sh", "-c", hidden])
         case "breaks":
             _break_later()
+        case "tight":
+            # room for its weights, and from then on for hardly anything
+            rooms = chain([10**9], repeat(2000))
+            follow(0, lambda: next(rooms))
         case _:
             os.execvp("sh", ["sh", "-c", command])
 
@@ -41,7 +46,6 @@ def main(host: str, command: str) -> None:
 def _break_later() -> None:
     """A rank whose tenth step raises."""
     from mlxd.engines.row_group import RowGroup
-    from mlxd.engines.sharded.follower import main as follow
 
     steps = count(1)
     whole = RowGroup.step

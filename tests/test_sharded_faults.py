@@ -18,7 +18,7 @@ from tiny_models import place_models
 from worker_harness import asked, children, pid_of, read, send, until, worker_engine, worker_pool
 
 from mlxd.daemon.settings import ResidencySettings
-from mlxd.engines.errors import EngineClosed, EngineCrashed, EngineDead, LoadError, LoadFailure
+from mlxd.engines.errors import EngineClosed, EngineCrashed, EngineDead, LoadError, LoadFailure, PrefillMemoryExceeded
 from mlxd.engines.shards import ShardHost, Shards
 from mlxd.engines.types import RequestState, SamplingParams
 
@@ -195,6 +195,34 @@ async def test_a_rank_of_another_host_ends_with_the_word_of_rank_0_in_the_middle
             with pytest.raises(EngineCrashed):
                 await read(outputs)
         await until(lambda: all(has_ended(pid) for pid in there), within=BOUND)
+        assert await engine.close(EngineClosed("over"), 5)
+
+
+async def test_a_prompt_waits_for_the_memory_of_every_host_and_is_told_which_was_short(tmp_path):
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=remote("tight"), hold_timeout=0.5)
+        await engine.load()
+        with pytest.raises(PrefillMemoryExceeded, match="memory of rank 1 on tight"):
+            async with engine.generate(await asked(engine, "Count " * 30, SHORT, "r")) as outputs:
+                await read(outputs)
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+
+
+async def test_a_rank_that_is_slow_for_a_moment_holds_the_answer_up_and_nothing_else(tmp_path):
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=TWO.shards)
+        await engine.load()
+        params = replace(SHORT, max_tokens=60)
+        async with engine.generate(await asked(engine, "Count", params, "before")) as outputs:
+            whole = "".join(output.text for output in await read(outputs))
+        (rank,) = ranks_of(pid_of(engine))
+        async with engine.generate(await asked(engine, "Count", params, "slow")) as outputs:
+            text = (await anext(outputs)).text
+            send(rank.pid, signal.SIGSTOP)
+            await until(lambda: engine.stats().heartbeat_age_s > 0.7)
+            send(rank.pid, signal.SIGCONT)
+            assert text + "".join(output.text for output in await read(outputs)) == whole
         assert await engine.close(EngineClosed("over"), 5)
 
 
