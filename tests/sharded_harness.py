@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from tiny_models import build_tiny_model, cached
 from worker_harness import worker_pool
 
@@ -21,7 +22,7 @@ from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.worker.workers import Workers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """Ranks of this machine, and a small model that can be split over them so."""
 
@@ -50,8 +51,12 @@ THREE = Group(
 )
 PIPES = Group("pipes", 2, {"kind": "qwen2", "num_hidden_layers": 3}, "pipeline")
 THREE_PIPES = replace(PIPES, name="three-pipes", ranks=3)
-OTHERS = (THREE, PIPES, THREE_PIPES)
-GROUPS = (TWO, *OTHERS)
+GROUPS = (TWO, THREE, PIPES, THREE_PIPES)
+
+
+def groups(*quick: Group) -> list[Any]:
+    """All groups as parameters; with those that are not `quick` tests take long, and are soak tests."""
+    return [pytest.param(group, marks=() if group in quick else pytest.mark.soak) for group in GROUPS]
 
 
 class ShardedHost:

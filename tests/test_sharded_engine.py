@@ -6,7 +6,7 @@ Two ranks go with the other tests, the rest with `make soak`.
 from __future__ import annotations
 
 import pytest
-from sharded_harness import OTHERS, TWO, Group
+from sharded_harness import TWO, Group, groups
 from test_engine import (  # noqa: F401 - collected here too, on other fixtures
     test_a_cancelled_request_keeps_what_it_generated,
     test_a_logit_bias_forces_and_forbids_tokens,
@@ -27,9 +27,8 @@ from test_engine import (  # noqa: F401 - collected here too, on other fixtures
 from test_sharded_groups import engine, lanes, tiny_model  # noqa: F401 - fixtures over `group`
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-PARAMS = [TWO, *(pytest.param(group, marks=pytest.mark.soak) for group in OTHERS)]
 
 
-@pytest.fixture(scope="module", params=PARAMS, ids=str)
+@pytest.fixture(scope="module", params=groups(TWO), ids=str)
 def group(request: pytest.FixtureRequest) -> Group:
     return request.param

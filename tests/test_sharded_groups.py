@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from engine_harness import GREEDY, answer, chat, engine_on, lane_pool, until_idle
-from sharded_harness import GROUPS, THREE, TWO, Group, ShardedHost, ranks_of, sharded_host
+from sharded_harness import PIPES, THREE, TWO, Group, ShardedHost, groups, ranks_of, sharded_host
 from worker_harness import asked, is_gone, pid_of, read, worker_engine, worker_pool
 
 from mlxd.engines.core import EngineCore
@@ -32,7 +32,7 @@ SAMPLINGS = [
 ]
 
 
-@pytest.fixture(scope="module", params=GROUPS, ids=str)
+@pytest.fixture(scope="module", params=groups(TWO, PIPES), ids=str)
 def group(request: pytest.FixtureRequest) -> Group:
     return request.param
 

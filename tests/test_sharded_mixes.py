@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from engine_harness import engine_on, lane_pool
-from sharded_harness import OTHERS, TWO, Group, sharded_host
+from sharded_harness import Group, groups, sharded_host
 from test_engine_mixes import (  # noqa: F401 - collected here too, on other fixtures
     OPTIONS,
     Alone,
@@ -18,10 +18,8 @@ from test_engine_mixes import (  # noqa: F401 - collected here too, on other fix
 
 from mlxd.engines.core import EngineCore
 
-PARAMS = [TWO, *(pytest.param(group, marks=pytest.mark.soak) for group in OTHERS)]
 
-
-@pytest.fixture(scope="module", params=PARAMS, ids=str)
+@pytest.fixture(scope="module", params=groups(), ids=str)
 def houses(request, runner, tmp_path_factory):  # noqa: F811 - the fixture
     """Two engines on the same model: one on several ranks for the mixes, one in one piece where everybody is alone."""
     group: Group = request.param

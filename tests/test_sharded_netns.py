@@ -105,7 +105,7 @@ async def ranks(api: Api) -> list[psutil.Process]:
     return [worker, *worker.children(recursive=True)]
 
 
-@pytest.mark.parametrize("at", ["work", "rest"])
+@pytest.mark.parametrize("at", ["work", pytest.param("rest", marks=pytest.mark.soak)])
 async def test_a_cut_link_is_noticed_and_the_model_serves_again_when_it_is_mended(
     tmp_path: Path, link: Link, at: str
 ) -> None:
