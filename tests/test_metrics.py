@@ -36,8 +36,13 @@ async def test_the_time_from_cancel_to_freed_is_a_histogram(served):
 async def test_gauges_say_what_is_loaded_and_what_it_takes(served):
     async with Api(served.url) as api:
         await api.text("m")
-        found = await scrape(api)
-        model = await api.get("/admin/models/m")
+        # what a request has computed is kept a moment after its end
+        async with asyncio.timeout(10):
+            before = model = None
+            while model is None or model["resident_bytes"] != before["resident_bytes"]:
+                before = await api.get("/admin/models/m")
+                found = await scrape(api)
+                model = await api.get("/admin/models/m")
     assert sample(found, "mlxd_model_state", model="m", state="ready") == 1
     assert sample(found, "mlxd_model_state", model="idle", state="unloaded") == 1
     assert sample(found, "mlxd_model_resident_bytes", model="m") == model["resident_bytes"] > 0

@@ -147,7 +147,7 @@ def test_an_invalid_configuration_is_refused_before_anything_is_written(user):
 
 
 def test_a_daemon_that_was_killed_or_hangs_is_started_again(user):
-    user.settings("RestartSec=10ms\nWatchdogSec=1")
+    user.settings("RestartSec=10ms\nWatchdogSec=5")
     user.service("install")
     pid = user.status()["pid"]
     os.kill(pid, signal.SIGKILL)
