@@ -71,6 +71,9 @@ class Shards:
 
 @dataclass(frozen=True, slots=True)
 class RankLost:
-    """A part of the model on another host, or in another process, is gone: nothing can go on without it."""
+    """A part of the model on another host, or in another process, is gone: nothing can go on without it. More is about
+    to be known if it is not the `last` word.
+    """
 
     why: str
+    last: bool = True

@@ -6,15 +6,17 @@ As a remote shell it is given a host and a command, which it runs, or does not, 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from itertools import chain, count, repeat
+from pathlib import Path
 from typing import Any
 
 from mlxd.engines.sharded.follower import main as follow
-from mlxd.engines.sharded.orders import Order, Prepare
+from mlxd.engines.sharded.orders import Join, Order, Prepare
 from mlxd.engines.sharded.pipe import Pipe
-from mlxd.engines.sharded.reports import Prepared
+from mlxd.engines.sharded.reports import Failed, Loaded, Prepared
 from mlxd.engines.sharded.sameness import sameness
 
 
@@ -35,6 +37,8 @@ def main(host: str, command: str) -> None:
             os.execvp("unshare", ["unshare", "-m", "sh", "-c", hidden])
         case "breaks":
             _break_later()
+        case "dies-second" | "fails-first":
+            _be_lost(host)
         case "tight":
             # room for its weights, and from then on for hardly anything
             rooms = chain([10**9], repeat(2000))
@@ -68,6 +72,23 @@ def _answer(host: str) -> None:
     same |= {"older": {"mlx": "0.20.0"}, "other-files": {"files": "0" * 32}}.get(host, {})
     pipe.send(Prepared(same, "127.0.0.1:1", 1 if host == "full" else None))
     threading.Event().wait()
+
+
+def _be_lost(host: str) -> None:
+    """One that fails when it is told to load, and one that is killed once the other has said so."""
+    pipe = Pipe(0, 1, Order)
+    orders = pipe.receive()
+    pipe.send(Loaded(0))
+    while not isinstance(next(orders), Join):
+        pass
+    if host == "fails-first":
+        pipe.send(Failed("internal", "the connection to a peer was lost"))
+    with Path(os.environ["FAILED"]).open("w" if host == "fails-first" else "r"):
+        pass
+    if host == "dies-second":
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in orders:
+        pass
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import queue
 import signal
 import sys
 import time
@@ -19,8 +21,10 @@ from worker_harness import asked, children, pid_of, read, send, until, worker_en
 
 from mlxd.daemon.settings import ResidencySettings
 from mlxd.engines.errors import EngineClosed, EngineCrashed, EngineDead, LoadError, LoadFailure, PrefillMemoryExceeded
-from mlxd.engines.shards import ShardHost, Shards
-from mlxd.engines.types import RequestState, SamplingParams
+from mlxd.engines.sharded.orders import Join
+from mlxd.engines.sharded.ranks import Ranks
+from mlxd.engines.shards import RankLost, ShardHost, Shards
+from mlxd.engines.types import EngineConfig, RequestState, SamplingParams
 
 LONG = SamplingParams(max_tokens=1500, temperature=0, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=5, temperature=0)
@@ -30,15 +34,15 @@ SHELL = (sys.executable, str(Path(__file__).with_name("fake_rank.py")))
 RANKS = [(TWO, 0), (TWO, 1), (THREE, 0), (THREE, 1), (THREE, 2)]
 
 
-def every(*moments: str, quick: str) -> list[Any]:
-    """Every rank at every moment; those of three ranks at another one than `quick` take long, and are soak tests."""
+def every(*moments: str) -> list[Any]:
+    """Every rank at every moment; those of three ranks take long, and are soak tests."""
     return [
         pytest.param(
             group,
             rank,
             moment,
             id=f"{group.name}-{rank}-{moment}",
-            marks=pytest.mark.soak if group is THREE and moment != quick else (),
+            marks=pytest.mark.soak if group is THREE else (),
         )
         for group, rank in RANKS
         for moment in moments
@@ -59,7 +63,7 @@ async def serves(group: Group, workers: object) -> None:
     assert children() == []
 
 
-@pytest.mark.parametrize(("group", "rank", "moment"), every("prefill", "decode", "idle", quick="decode"))
+@pytest.mark.parametrize(("group", "rank", "moment"), every("prefill", "decode", "idle"))
 async def test_a_rank_that_is_killed_ends_the_model_alone_and_at_once(tmp_path, group, rank, moment):
     deaths: list[EngineDead] = []
     async with worker_pool(tmp_path) as workers:
@@ -85,7 +89,8 @@ async def test_a_rank_that_is_killed_ends_the_model_alone_and_at_once(tmp_path, 
                 with pytest.raises(EngineCrashed) as raised:
                     await read(outputs)
                 assert time.monotonic() - killed < BOUND
-                assert ("SIGKILL" if rank == 0 else f"rank {rank} on localhost") in str(raised.value)
+                told = ("SIGKILL",) if rank == 0 else (f"rank {rank} on localhost", "when another rank is gone")
+                assert any(words in str(raised.value) for words in told), raised.value
         await until(lambda: bool(deaths), within=BOUND)
         await until(lambda: all(has_ended(pid) for pid in processes), within=BOUND)
         assert not listening(ports)
@@ -96,7 +101,7 @@ async def test_a_rank_that_is_killed_ends_the_model_alone_and_at_once(tmp_path, 
         await serves(group, workers)
 
 
-@pytest.mark.parametrize(("group", "rank", "at"), every("start", "weights", quick="weights"))
+@pytest.mark.parametrize(("group", "rank", "at"), every("start", "weights"))
 async def test_a_rank_that_is_killed_during_a_load_fails_the_load(tmp_path, group, rank, at):
     models = place_models(tmp_path / "models", {"held": group.folder})
     hold_load(models / "held")
@@ -235,6 +240,39 @@ async def test_a_rank_that_fails_in_a_step_says_what_it_was(tmp_path):
             with pytest.raises(EngineCrashed, match=r"rank 1 on breaks has failed: RuntimeError: out of memory, say"):
                 await read(outputs)
         await until(lambda: bool(deaths))
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+
+
+def test_the_rank_that_is_gone_is_told_of_although_another_has_failed_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAILED", str(tmp_path / "failed"))
+    os.mkfifo(tmp_path / "failed")
+    shards = Shards((ShardHost("localhost"), *(ShardHost(name, here=False) for name in ("dies-second", "fails-first"))))
+    lost: queue.SimpleQueue[RankLost] = queue.SimpleQueue()
+    ranks = Ranks(EngineConfig("m", TWO.folder, 100), replace(shards, shell=SHELL, python=sys.executable), lost.put)
+    try:
+        ranks.start()
+        ranks.loaded(lambda: False)
+        ranks.tell(Join())
+        said = [lost.get(timeout=10) for _ in range(3)]
+    finally:
+        ranks.close()
+    assert lost.empty()
+    assert said == [
+        RankLost("rank 2 on fails-first has failed: the connection to a peer was lost", last=False),
+        RankLost("rank 1 on dies-second is gone", last=False),
+        RankLost("rank 1 on dies-second is gone: its process was killed by SIGKILL"),
+    ]
+
+
+async def test_a_rank_0_that_crashes_may_have_lost_another(tmp_path):
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=TWO.shards)
+        await engine.load()
+        async with engine.generate(await asked(engine, "Count", LONG, "r")) as outputs:
+            send(pid_of(engine), signal.SIGSEGV)
+            with pytest.raises(EngineCrashed, match="by SIGSEGV, as MLX may be when another rank is gone"):
+                await read(outputs)
         assert await engine.close(EngineClosed("over"), 5)
         assert children() == []
 

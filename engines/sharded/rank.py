@@ -22,17 +22,19 @@ from mlxd.engines.worker.frames import BadFrame
 
 # Seconds in which a rank that was told to leave does so.
 LEAVING = 2.0
+# Seconds in which one that has closed its output ends.
+ENDING = 0.5
 
 
 class Rank:
     """Started with its making; raises OSError where that cannot be done.
 
-    `take` gets its reports and `lost` why it is gone, on a thread of its own. Linux ends it with the thread that made
-    it.
+    `take` gets its reports, and `lost` is called as soon as it is gone, on a thread of its own. Linux ends it with the
+    thread that made it.
     """
 
     def __init__(
-        self, shards: Shards, rank: int, take: Callable[[int, Any], None], lost: Callable[[int, str], None]
+        self, shards: Shards, rank: int, take: Callable[[int, Any], None], lost: Callable[[Rank], None]
     ) -> None:
         self.rank = rank
         self.here = shards.hosts[rank].here
@@ -43,6 +45,7 @@ class Rank:
         self._take = take
         self._lost = lost
         self._leaving = False
+        self._garbage: BadFrame | None = None
         self._process = subprocess.Popen(
             command(shards, rank), stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
@@ -56,6 +59,15 @@ class Rank:
     def pid(self) -> int:
         """The process of the rank, or of the remote shell."""
         return self._process.pid
+
+    def why(self) -> str:
+        """Of one that is gone, why, as a part of a sentence."""
+        if self._garbage is not None:
+            return f"it sent what is no message: {self._garbage}; does its shell write something at the start?"
+        try:
+            return f"its process {ending(self._process.wait(ENDING))}"
+        except subprocess.TimeoutExpired:
+            return "its process has closed its output"
 
     def tell(self, order: msgspec.Struct) -> None:
         """Send an order; one that is gone is told of by `lost`."""
@@ -87,7 +99,6 @@ class Rank:
             self._process.stdout.close()
 
     def _read(self) -> None:
-        why = None
         try:
             for report in self._pipe.receive():
                 self.heard_at = time.monotonic()
@@ -98,11 +109,10 @@ class Rank:
                 self._leaving = self._leaving or isinstance(report, Failed)
                 self._take(self.rank, report)
         except BadFrame as error:
-            why = f"it sent what is no message: {error}; does its shell write something at the start?"
+            self._garbage = error
             self._process.kill()
-        code = self._process.wait()
         if not self._leaving:
-            self._lost(self.rank, why or f"its process {ending(code)}")
+            self._lost(self)
 
 
 def command(shards: Shards, rank: int) -> list[str]:

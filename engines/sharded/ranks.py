@@ -17,23 +17,27 @@ from mlxd.engines.sharded.rank import Rank
 from mlxd.engines.sharded.rendezvous import Place
 from mlxd.engines.sharded.reports import Failed, Loaded, Prepared, Progress, Reached
 from mlxd.engines.sharded.sameness import FILES, sameness, weight_bytes
-from mlxd.engines.shards import Shards
+from mlxd.engines.shards import RankLost, Shards
 from mlxd.engines.types import EngineConfig, LoadProgress
 
 # Seconds between two looks at whether the load was cancelled.
 LOOK = 0.1
 # Seconds in which a rank whose loss has failed a step is known to be gone.
 KNOWN = 2.0
+# Seconds in which it is known if its loss has failed a step of another rank.
+BEFORE = 0.5
+# How much is known of what was lost: a rank whose step has failed may be one that another has left.
+GUESSED, SURE = 1, 2
 
 R = TypeVar("R")
 
 
 class Ranks:
-    """Made on the lane, and told from it. `lost` is called once, on another thread, when a rank is gone or silent: the
-    others cannot go on without it.
+    """Made on the lane, and told from it. `lost` is called on another thread when a rank is gone or silent: the others
+    cannot go on without it.
     """
 
-    def __init__(self, config: EngineConfig, shards: Shards, lost: Callable[[str], None]) -> None:
+    def __init__(self, config: EngineConfig, shards: Shards, lost: Callable[[RankLost], None]) -> None:
         self._config = config
         self._shards = shards
         self._lost = lost
@@ -41,7 +45,8 @@ class Ranks:
         self._progress: dict[int, LoadProgress] = {}
         self._ranks: list[Rank] = []
         self._closing = threading.Event()
-        self._gone = threading.Lock()
+        self._saying = threading.Lock()
+        self._said = 0
         self._serving = False
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
 
@@ -157,12 +162,19 @@ class Ranks:
         if isinstance(report, Progress):
             self._progress[rank] = LoadProgress(report.done, report.total)
         elif isinstance(report, Failed) and self._serving:
-            self._give_up(f"{self._shards.title(rank)} has failed: {report.message}")
+            self._rank_failed(f"{self._shards.title(rank)} has failed: {report.message}")
         else:
             self._reports.put((rank, report))
 
-    def _rank_lost(self, rank: int, why: str) -> None:
-        self._give_up(f"{self._shards.title(rank)} is gone: {why}")
+    def _rank_lost(self, rank: Rank) -> None:
+        if self._say(SURE, RankLost(f"{rank.title} is gone", last=False)):
+            self._lost(RankLost(f"{rank.title} is gone: {rank.why()}"))
+
+    def _rank_failed(self, why: str) -> None:
+        # the loss of a rank fails the steps of the others, and one of those may be heard of first
+        if self._say(GUESSED, RankLost(why, last=False)):
+            self._closing.wait(BEFORE)
+            self._say(SURE, RankLost(why))
 
     def _watch(self) -> None:
         """Tell the ranks that this one is there, and see that they are."""
@@ -171,9 +183,16 @@ class Ranks:
                 rank.ping()
                 silent = time.monotonic() - rank.heard_at
                 if rank.beats and self._shards.patience is not None and silent > self._shards.patience:
-                    self._give_up(f"{rank.title} said nothing for {silent:.0f} s")
+                    self._say(SURE, RankLost(f"{rank.title} said nothing for {silent:.0f} s"))
                     return
 
-    def _give_up(self, why: str) -> None:
-        if not self._closing.is_set() and self._gone.acquire(blocking=False):
-            self._lost(why)
+    def _say(self, level: int, lost: RankLost) -> bool:
+        """Once for a level, and not after a higher one: others are lost because of the first. At once: MLX may crash
+        this process at any moment when a rank is gone: its ring clears lists that others write to.
+        """
+        with self._saying:
+            news = level > self._said and not self._closing.is_set()
+            if news:
+                self._said = level
+                self._lost(lost)
+        return news

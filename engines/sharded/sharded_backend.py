@@ -17,14 +17,14 @@ from mlxd.engines.sharded.ranks import Ranks
 from mlxd.engines.sharded.rendezvous import resolved
 from mlxd.engines.sharded.sharded_loader import join, split
 from mlxd.engines.sharded.sharded_runner import ShardedRunner
-from mlxd.engines.shards import RankLost, Shards
+from mlxd.engines.shards import Shards
 from mlxd.engines.types import EngineConfig, LoadProgress
 
 
 def load(config: EngineConfig, shards: Shards, watch: LoadWatch, stream: Any) -> ShardedRunner:
     """Start the ranks and load. Raises LoadError, and no rank is left then."""
     shards = resolved(shards)
-    ranks = Ranks(config, shards, lambda why: watch.lost(RankLost(why)))
+    ranks = Ranks(config, shards, watch.lost)
     try:
         return _load(config, shards, ranks, watch, stream)
     except BaseException:

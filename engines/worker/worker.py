@@ -187,9 +187,10 @@ class Worker:
                 self._leave(to_daemon.LoadFailed(reason, sayable(str(event))))
             case Trimmed():
                 self._channel.send(to_daemon.TrimDone())
-            case RankLost(why):
+            case RankLost(why, last):
                 self._channel.send(to_daemon.Failing(sayable(why)))
-                os._exit(FAILED)
+                if last:
+                    os._exit(FAILED)
             case Closed():
                 self._leave(to_daemon.Gone())
 

@@ -32,6 +32,10 @@ from mlxd.engines.worker.worker_settings import WorkerSettings
 
 log = structlog.stdlib.get_logger(__name__)
 
+# Signals by which rank 0 may die when another rank is gone, before it could say so: MLX's ring clears lists that others
+# write to.
+BROKEN_RING = ("SIGSEGV", "SIGABRT", "SIGBUS")
+
 
 class WorkerRun:
     """See EngineRun. Made on the event loop. It is one of `runs` while it has a process."""
@@ -238,7 +242,7 @@ class WorkerRun:
 
     def _crash(self, ending: Ending) -> EngineCrashed:
         broken = None if self._process is None else self._process.broken
-        why = self._lost or broken or f"its process {ending.words}"
+        why = self._lost or broken or self._how(ending)
         facts: dict[str, object] = {
             "pid": self.pid,
             "exit_code": ending.exit_code,
@@ -248,3 +252,9 @@ class WorkerRun:
             "output": list(ending.output),
         }
         return EngineCrashed(f"the worker of {self.name} is gone: {why}", facts=facts)
+
+    def _how(self, ending: Ending) -> str:
+        how = f"its process {ending.words}"
+        if self._plan.config.shards is not None and ending.signal in BROKEN_RING:
+            return f"{how}, as MLX may be when another rank is gone"
+        return how
