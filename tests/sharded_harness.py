@@ -94,6 +94,13 @@ def ranks_of(pid: int) -> list[psutil.Process]:
     return sorted(psutil.Process(pid).children(), key=lambda child: child.pid)
 
 
+def tells_of(rank: int, said: str) -> bool:
+    """Whether an error says that this rank was killed. MLX may crash rank 0 before it can tell that another is gone."""
+    if rank == 0:
+        return "killed by SIGKILL" in said
+    return f"rank {rank} on localhost is gone" in said or "SIGSEGV, as MLX may be when another rank is gone" in said
+
+
 def has_ended(pid: int) -> bool:
     """Whether a process runs no more. One whose parent was killed may wait, dead, for the machine's first process."""
     try:

@@ -78,8 +78,10 @@ async def metrics(api: Api) -> dict[str, float]:
     return dict(sums)
 
 
-async def at_rest(running: Daemon, tally: Tally) -> Look:
-    """Unload everything, and hold the books to nothing; what the daemon has then."""
+async def at_rest(running: Daemon, tally: Tally, seen: set[psutil.Process]) -> Look:
+    """Unload everything, and hold the books to nothing; what the daemon has then. Of the processes that were `seen`
+    none runs.
+    """
     pid = running.process.pid
     async with Api(running.url) as api:
         await api.until("/admin/requests", lambda answer: answer["data"] == [], SETTLE)
@@ -87,6 +89,7 @@ async def at_rest(running: Daemon, tally: Tally) -> Look:
             await api.call("PATCH", f"/admin/models/{name}", {"pinned": False, "ttl": None})
             await api.call("POST", f"/admin/models/{name}/unload", {"mode": "force"})
         await _until(lambda: not workers(pid), f"processes of models are left: {workers(pid)}", tally)
+        await _until(lambda: not running_of(seen), f"ranks of models are left: {running_of(seen)}", tally)
         for model in (await api.get("/admin/models"))["data"]:
             held = {key: model[key] for key in ("leases", "queued", "resident_bytes", "pid", "load", "engine")}
             if model["state"] not in ("unloaded", "failed") or any(held.values()):
@@ -96,6 +99,11 @@ async def at_rest(running: Daemon, tally: Tally) -> Look:
             tally.fault(f"{promised} bytes are promised to nobody")
         await asyncio.sleep(1)  # measured every half second
         return await look(api, pid)
+
+
+def running_of(seen: set[psutil.Process]) -> list[psutil.Process]:
+    """Those that run; the machine's first process may be slow to collect a dead one."""
+    return [one for one in seen if one.is_running() and state_of(one) not in ("gone", psutil.STATUS_ZOMBIE)]
 
 
 def check_state_dir(state: Path, tally: Tally) -> None:
@@ -135,11 +143,12 @@ def growth(looks: list[Look]) -> list[str]:
 
 @dataclass
 class Audit:
-    """Reads the log. `signalled` has the signals that processes got, by their ids. `counts` is how often each event was
-    logged, `bad` the lines that should not be there: bugs, and ends that nobody brought about.
+    """Reads the log. `signalled` has the signals that processes got, by their ids, `seen` the processes. `counts` is
+    how often each event was logged, `bad` the lines that should not be there: bugs, and ends that nobody brought about.
     """
 
     signalled: dict[int, set[str]] = field(default_factory=dict)
+    seen: set[psutil.Process] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
 

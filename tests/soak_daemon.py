@@ -1,4 +1,4 @@
-"""Four small models for a soak, three of them in processes of their own, and what a reload may change."""
+"""Five small models for a soak, most of them in processes of their own, and what a reload may change."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from sharded_harness import TWO
 from tiny_encoders import build_encoder
 from tiny_models import ANSWER_MARKERS, TOOL_TEMPLATE, build_reciting_model, build_tiny_model, cached, place_models
 
-TEXTS = ("one", "caller", "three")
+# On two ranks.
+SPLIT = "split"
+TEXTS = ("one", "caller", "three", SPLIT)
 NAMES = (*TEXTS, "vectors")
 # Names that come and go with reloads.
 PASSING = ("gpt", "cold")
@@ -28,7 +31,7 @@ PIECES = (
 )
 RECITED = "".join(PIECES)
 # Bytes of a process with MLX and its libraries, as loads are planned. With room for two and a half beside the daemon
-# the four models do not fit together.
+# the five models do not fit together.
 PROCESS = 112_600_000
 ROOM = 2.5
 
@@ -106,16 +109,19 @@ class Variant:
         isolation = self.isolation if name == "three" else "process"
         passing = 'aliases = ["gpt"]\npresets = [{ name = "cold", sampling = { max_tokens = 3 } }]\n'
         lines = [f'[[model]]\nname = "{name}"', f'engine = {{ isolation = "{isolation}" }}', f'ttl = "{self.ttl}"']
+        if name == SPLIT:
+            lines.append('hosts = ["localhost", "localhost"]')
         return "\n".join(lines) + "\n" + (passing if name == self.alias_of else "")
 
 
 def soak_models(folder: Path) -> Path:
-    """The four models, in a folder of models."""
+    """The five models, in a folder of models."""
     caller = partial(build_reciting_model, pieces=PIECES, template=TOOL_TEMPLATE, added=ANSWER_MARKERS)
     built: Sequence[Path] = (
         cached("tiny", build_tiny_model),
         caller(folder / "caller"),
         cached("other", partial(build_tiny_model, seed=1)),
+        TWO.folder,
         build_encoder(folder / "vectors"),
     )
     return place_models(folder / "models", dict(zip(NAMES, built, strict=True)))

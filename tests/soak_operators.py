@@ -113,16 +113,20 @@ class Reloads:
 
 @dataclass
 class Killer:
-    """Signals workers; `signalled` has what each process got, by its id."""
+    """Signals workers; `signalled` has what each process got, or another rank of its model, by its id. `seen` are all
+    that there were.
+    """
 
     dice: Random
     tally: Tally
     pid: int
     signalled: dict[int, set[str]] = field(default_factory=dict)
+    seen: set[psutil.Process] = field(default_factory=set)
 
     async def act(self) -> None:
         if not (victims := workers(self.pid)):
             return
+        self.seen.update(victims)
         victim = self.dice.choice(victims)
         how = self.dice.choice(["SIGKILL", "SIGKILL", "SIGSEGV", "SIGSTOP", "pause"])
         self.tally.note("kill", how)
@@ -133,6 +137,9 @@ class Killer:
 
     def signal(self, victim: psutil.Process, how: str) -> None:
         """Signal a process, and keep that in mind."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # rank 0, or the daemon
+            self.signalled.setdefault(victim.ppid(), set()).add(how)
         self.signalled.setdefault(victim.pid, set()).add(how)
         send(victim, "SIGSTOP" if how == "pause" else how)
 

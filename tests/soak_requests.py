@@ -83,7 +83,7 @@ class Visitor:
             case "stop":
                 return "stop", chat_body(model, text, max_tokens=100, stop=["e", " see"]), ()
             case "form":
-                model = dice.choice(["one", "three"])
+                model = dice.choice(["one", "three", "split"])
                 return "form", chat_body(model, text, max_tokens=200, response_format=FORM), ()
             case "logprobs":
                 return "logprobs", chat_body(model, text, max_tokens=20, logprobs=True, top_logprobs=3), ()

@@ -50,11 +50,12 @@ async def test_every_request_ends_and_nothing_grows_whatever_is_killed_loaded_an
             for number in range(ROUNDS):
                 dice = Random(f"{SEED} {number}")
                 samples += await round_of(running, dice, tally, base, audit)
-                rests.append(await at_rest(running, tally))
+                rests.append(await at_rest(running, tally, audit.seen))
                 with capsys.disabled():
                     sys.stdout.write(f"\nround {number}: {rests[-1]}, {len(tally.faults)} faults")
                     sys.stdout.flush()
-            await stopped_at_work(running, base, Killer(Random(SEED), tally, running.process.pid, audit.signalled))
+            killer = Killer(Random(SEED), tally, running.process.pid, audit.signalled, audit.seen)
+            await stopped_at_work(running, base, killer)
         audit.read(running.log)
     finally:
         head = f"{SECONDS:.0f} s, seed {SEED}, {ROUNDS} rounds; at most {peak(samples)}"
@@ -79,7 +80,7 @@ async def round_of(running: Daemon, dice: Random, tally: Tally, base: int, audit
     """Everybody at work at the same time; what a sampler saw meanwhile."""
     end = time.monotonic() + ROUND
     samples: list[Look] = []
-    killer = Killer(dice_of(dice), tally, running.process.pid, audit.signalled)
+    killer = Killer(dice_of(dice), tally, running.process.pid, audit.signalled, audit.seen)
     async with Api(running.url) as api, asyncio.TaskGroup() as group:
         reloads = Reloads(api, dice_of(dice), tally, running, base)
         write_config(running, Variant().text(base))
