@@ -14,7 +14,7 @@ from mlxd.engines.lanes import LanePool
 from mlxd.engines.worker.worker_settings import WorkerSettings
 from mlxd.engines.worker.workers import Workers
 from mlxd.memory.guard import MemoryGuard
-from mlxd.memory.probe import process_bytes
+from mlxd.memory.probe import has_ended, process_bytes
 
 SCRATCH = "scratch"
 """In the state directory: what crosses to workers in files."""
@@ -70,6 +70,7 @@ def make_hosts(
             ceiling=lambda: guard().limits.ceiling_bytes,
             patience=lambda: live().settings.supervision.answer_timeout,
             measure=process_bytes,
+            has_ended=has_ended,
             log_level=lambda: logging.getLogger().level,
         ),
         lanes.turns,

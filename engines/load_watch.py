@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mlxd.engines.crowd import Crowd
 from mlxd.engines.image_threads import ImageThreads
-from mlxd.engines.shards import RankLost
+from mlxd.engines.shards import Joining, RankLost
 from mlxd.engines.turns import Turns
 from mlxd.engines.types import LoadProgress
 
@@ -16,7 +16,7 @@ from mlxd.engines.types import LoadProgress
 class LoadWatch:
     """`progress` is told of the bytes that are there, `cancelled` is asked between pieces, and may take its time.
     `crowd` tells who else computes, `turns` who else has work, None where steps wait for nobody. Image processors run
-    on `images`. `lost` is told, on any thread, when a part of the model on another host is gone.
+    on `images`. `others` is told, on any thread, how parts of the model on other hosts fare.
     """
 
     progress: Callable[[LoadProgress], None]
@@ -24,4 +24,4 @@ class LoadWatch:
     crowd: Crowd
     turns: Turns | None
     images: ImageThreads
-    lost: Callable[[RankLost], None]
+    others: Callable[[Joining | RankLost], None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlxd.engines.embedding_types import EmbeddingRequest
 from mlxd.engines.errors import LoadError
-from mlxd.engines.shards import RankLost
+from mlxd.engines.shards import Joining, RankLost
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.tokenizer import Tokenizer
 from mlxd.engines.types import EngineLimits, LoadProgress, ModelInfo, Request
@@ -108,4 +108,4 @@ class Closed:
     """The model is gone and its memory was given back."""
 
 
-LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Trimmed | RankLost | Closed
+LoopEvent = LoadProgress | Loaded | LoadError | StepResult | Trimmed | Joining | RankLost | Closed

@@ -70,6 +70,15 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True)
+class Joining:
+    """Rank 0 joins the others, and can do nothing else until all have joined. `pids` are the processes of the others,
+    or of their remote shells, by their titles; none any more once it is over.
+    """
+
+    pids: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RankLost:
     """A part of the model on another host, or in another process, is gone: nothing can go on without it. More is about
     to be known if it is not the `last` word.

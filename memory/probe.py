@@ -127,6 +127,14 @@ def process_bytes(pid: int) -> int:
     return SystemProbe(children=list)._child_bytes(pid)  # noqa: SLF001 - the same counting
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or dead and not yet waited for."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
 def descendants() -> list[int]:
     """Process ids of all children and their children; empty where the process table may not be read.
 

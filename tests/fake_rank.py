@@ -5,8 +5,10 @@ As a remote shell it is given a host and a command, which it runs, or does not, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from itertools import chain, count, repeat
@@ -14,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mlxd.engines.sharded.follower import main as follow
-from mlxd.engines.sharded.orders import Join, Order, Prepare
+from mlxd.engines.sharded.orders import Join, Order, Prepare, Reach
 from mlxd.engines.sharded.pipe import Pipe
-from mlxd.engines.sharded.reports import Failed, Loaded, Prepared
+from mlxd.engines.sharded.rendezvous import Place
+from mlxd.engines.sharded.reports import Failed, Loaded, Prepared, Reached
 from mlxd.engines.sharded.sameness import sameness
 
 
@@ -37,6 +40,8 @@ def main(host: str, command: str) -> None:
             os.execvp("unshare", ["unshare", "-m", "sh", "-c", hidden])
         case "breaks":
             _break_later()
+        case "dies-joining" | "never-joins":
+            _hold_join(host)
         case "dies-second" | "fails-first":
             _be_lost(host)
         case "tight":
@@ -72,6 +77,30 @@ def _answer(host: str) -> None:
     same |= {"older": {"mlx": "0.20.0"}, "other-files": {"files": "0" * 32}}.get(host, {})
     pipe.send(Prepared(same, "127.0.0.1:1", 1 if host == "full" else None))
     threading.Event().wait()
+
+
+def _hold_join(host: str) -> None:
+    """One that has a part of rank 0's MLX join it, so that it holds its interpreter, and then nothing more."""
+    pipe = Pipe(0, 1, Order)
+    orders = pipe.receive()
+    prepare = next(orders)
+    assert isinstance(prepare, Prepare)
+    place = Place(prepare.shards, prepare.rank)
+    pipe.send(Prepared(sameness(prepare.config.path), place.address))
+    reach = next(order for order in orders if isinstance(order, Reach))
+    pipe.send(Reached())
+    next(order for order in orders if isinstance(order, Join))
+    place.leave()
+    address, _, port = reach.addresses[0].rpartition(":")
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            joined = socket.create_connection((address, int(port)))
+            break
+    if host == "dies-joining":
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in orders:
+        pass
+    joined.close()
 
 
 def _be_lost(host: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from mlxd.memory.darwin import DarwinKernel, RusageInfoV0, default_working_set
 from mlxd.memory.outside import StrainLevel
-from mlxd.memory.probe import SystemProbe, descendants
+from mlxd.memory.probe import SystemProbe, descendants, has_ended
 from mlxd.memory.process_tree import listed_descendants
 
 MIB = 1 << 20
@@ -271,3 +271,14 @@ def test_linux_has_no_metal_limit_with_or_without_mlx(monkeypatch):
     assert SystemProbe().wired_limit() is None
     monkeypatch.delitem(sys.modules, "mlx.core")
     assert SystemProbe().metal_limit() is None
+
+
+def test_a_process_has_ended_before_anybody_waits_for_it():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert not has_ended(child.pid)
+        child.kill()
+        assert child.stdout is not None
+        child.stdout.read()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert has_ended(child.pid)
+    assert has_ended(child.pid)

@@ -25,6 +25,7 @@ from mlxd.engines.sharded.orders import Join
 from mlxd.engines.sharded.ranks import Ranks
 from mlxd.engines.shards import RankLost, ShardHost, Shards
 from mlxd.engines.types import EngineConfig, RequestState, SamplingParams
+from mlxd.memory.probe import has_ended as is_dead
 
 LONG = SamplingParams(max_tokens=1500, temperature=0, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=5, temperature=0)
@@ -121,6 +122,31 @@ async def test_a_rank_that_is_killed_during_a_load_fails_the_load(tmp_path, grou
         await until(lambda: all(has_ended(pid) for pid in processes), within=BOUND)
         assert await engine.close(EngineClosed("over"), 5)
         await serves(group, workers)
+
+
+async def test_a_rank_that_is_killed_while_rank_0_joins_it_is_noticed_from_outside(tmp_path):
+    """MLX holds rank 0's interpreter until all have joined."""
+    async with worker_pool(tmp_path) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=remote("dies-joining"))
+        loading = asyncio.create_task(engine.load())
+        await until(lambda: engine.pid is not None and len(ranks_of(pid_of(engine))) == 1, within=30)
+        (rank,) = ranks_of(pid_of(engine))
+        await until(lambda: is_dead(rank.pid), within=30)
+        died = time.monotonic()
+        with pytest.raises(LoadError, match="rank 1 on dies-joining is gone: it ended while all ranks joined each"):
+            await loading
+        assert time.monotonic() - died < BOUND
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+
+
+async def test_a_rank_that_never_joins_is_given_up(tmp_path):
+    async with worker_pool(tmp_path, patience=lambda: 1.5) as workers:
+        engine = worker_engine(TWO.folder, workers, shards=remote("never-joins"))
+        with pytest.raises(LoadError, match=r"its ranks did not join each other for \d s, so it was killed"):
+            await engine.load()
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
 
 
 async def test_a_rank_that_is_stopped_while_nobody_asks_is_noticed(tmp_path):

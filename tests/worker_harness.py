@@ -18,6 +18,7 @@ from mlxd.engines.turns import Turns
 from mlxd.engines.types import EngineConfig, Request, RequestOutput, SamplingParams
 from mlxd.engines.worker.worker_settings import WorkerSettings
 from mlxd.engines.worker.workers import Workers
+from mlxd.memory.probe import has_ended
 
 # Seconds of silence after which a worker is killed.
 PATIENCE = 4.0
@@ -26,7 +27,7 @@ PATIENCE = 4.0
 @asynccontextmanager
 async def worker_pool(folder: Path, **settings: Any) -> AsyncIterator[Workers]:
     """Workers that leave no process behind."""
-    options = {"patience": lambda: PATIENCE, **settings}
+    options = {"patience": lambda: PATIENCE, "has_ended": has_ended, **settings}
     workers = Workers(WorkerSettings(folder / "scratch", folder / "prefixes", **options), Turns())
     workers.open()
     try:

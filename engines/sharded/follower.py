@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from setproctitle import setproctitle
 
@@ -26,6 +26,9 @@ from mlxd.engines.sharded.rendezvous import Place
 from mlxd.engines.sharded.reports import Beat, Failed, Prepared, Reached
 from mlxd.engines.sharded.sameness import sameness
 from mlxd.engines.worker.frames import sayable
+
+if TYPE_CHECKING:
+    from mlxd.engines.sharded.mirror import Mirror
 
 BEAT = 0.5
 """Seconds between two beats of a rank, and between two pings of rank 0."""
@@ -86,16 +89,18 @@ class Follower:
         place = Place(shards, rank)
         self._pipe.send(Prepared(sameness(config.path), place.address, self._measure()))
         threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        # imported before the others wait for this rank: a process that joins can do nothing else
+        backend, loading = mlx_backend(), importlib.import_module("mlxd.engines.sharded.follower_load")
+        if shards.hosts[rank].here:
+            BlasShare(lambda: shards.here).look()
         addresses = self._expected(Reach).addresses
         place.reach(addresses)
         self._pipe.send(Reached())
         self._expected(Join)
         place.leave()
-        backend = mlx_backend()
-        if shards.hosts[rank].here:
-            BlasShare(lambda: shards.here).look()
         with backend.lane_scope():
-            self._follow(prepare, addresses, backend)
+            mirror = loading.load(prepare, addresses, self._pipe.send)
+            self._follow(mirror, backend)
 
     def fail(self, error: BaseException) -> None:
         """Tell rank 0 why this rank ends."""
@@ -114,9 +119,7 @@ class Follower:
         assert isinstance(order, kind), f"{order} came before {kind.__name__}"
         return order
 
-    def _follow(self, prepare: Prepare, addresses: list[str], backend: Backend) -> None:
-        loading = importlib.import_module("mlxd.engines.sharded.follower_load")
-        mirror = loading.load(prepare, addresses, self._pipe.send)
+    def _follow(self, mirror: Mirror, backend: Backend) -> None:
         while not isinstance(order := self._next(backend), Leave):
             mirror.follow(order)
         os._exit(0)

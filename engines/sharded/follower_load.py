@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import signal
 from collections.abc import Callable
 
 import mlx.core as mx
@@ -19,7 +21,10 @@ from mlxd.engines.types import LoadProgress
 def load(prepare: Prepare, addresses: list[str], send: Callable[[msgspec.Struct], None]) -> Mirror:
     """Join the group and load, on the thread that will compute. Raises LoadError."""
     config, shards = prepare.config, prepare.shards
+    # nothing else ends a rank that joins: MLX holds the interpreter, and may wait for ever
+    signal.alarm(math.ceil(shards.start_patience))
     group = join(shards, prepare.rank, addresses)
+    signal.alarm(0)
     model, description = build_model(config.path)
     split(model, description, shards, group, config.path)
     mx.eval(mx.random.state)

@@ -95,6 +95,11 @@ class Ranks:
         return LoadProgress(sum(one.bytes_done for one in parts), sum(one.bytes_total for one in parts))
 
     @property
+    def pids(self) -> dict[str, int]:
+        """Their processes, or those of their remote shells, by their titles."""
+        return {rank.title: rank.pid for rank in self._ranks}
+
+    @property
     def rooms(self) -> dict[str, int]:
         """Bytes that ranks on other hosts may still take there, by their titles."""
         return {rank.title: rank.room for rank in self._ranks if not rank.here and rank.room is not None}

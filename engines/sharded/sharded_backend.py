@@ -17,14 +17,14 @@ from mlxd.engines.sharded.ranks import Ranks
 from mlxd.engines.sharded.rendezvous import resolved
 from mlxd.engines.sharded.sharded_loader import join, split
 from mlxd.engines.sharded.sharded_runner import ShardedRunner
-from mlxd.engines.shards import Shards
+from mlxd.engines.shards import Joining, Shards
 from mlxd.engines.types import EngineConfig, LoadProgress
 
 
 def load(config: EngineConfig, shards: Shards, watch: LoadWatch, stream: Any) -> ShardedRunner:
     """Start the ranks and load. Raises LoadError, and no rank is left then."""
     shards = resolved(shards)
-    ranks = Ranks(config, shards, watch.lost)
+    ranks = Ranks(config, shards, watch.others)
     try:
         return _load(config, shards, ranks, watch, stream)
     except BaseException:
@@ -34,7 +34,10 @@ def load(config: EngineConfig, shards: Shards, watch: LoadWatch, stream: Any) ->
 
 def _load(config: EngineConfig, shards: Shards, ranks: Ranks, watch: LoadWatch, stream: Any) -> ShardedRunner:
     ranks.start()
-    group = join(shards, 0, ranks.meet(watch.cancelled))
+    addresses = ranks.meet(watch.cancelled)
+    watch.others(Joining(ranks.pids))
+    group = join(shards, 0, addresses)
+    watch.others(Joining({}))
 
     so_far = _SoFar(ranks, watch)
     cut = partial(split, shards=shards, group=group, path=config.path)

@@ -34,7 +34,7 @@ from mlxd.engines.messages import (
     Trimmed,
 )
 from mlxd.engines.prefix_folder import PrefixFolder
-from mlxd.engines.shards import RankLost
+from mlxd.engines.shards import Joining, RankLost
 from mlxd.engines.step_result import StepResult
 from mlxd.engines.text_loop import TextLoop
 from mlxd.engines.tokenizer import Tokenizer
@@ -187,6 +187,8 @@ class Worker:
                 self._leave(to_daemon.LoadFailed(reason, sayable(str(event))))
             case Trimmed():
                 self._channel.send(to_daemon.TrimDone())
+            case Joining(pids):
+                self._channel.send(to_daemon.RanksJoin({sayable(title): pid for title, pid in pids.items()}))
             case RankLost(why, last):
                 self._channel.send(to_daemon.Failing(sayable(why)))
                 if last:

@@ -20,6 +20,7 @@ from mlxd.engines.worker import to_daemon, to_worker
 from mlxd.engines.worker.calls import Calls
 from mlxd.engines.worker.errands import Errands
 from mlxd.engines.worker.incoming import Incoming
+from mlxd.engines.worker.join_watch import JoinWatch
 from mlxd.engines.worker.log_relay import LogRelay
 from mlxd.engines.worker.memory_clerk import MemoryClerk
 from mlxd.engines.worker.outgoing import Outgoing
@@ -56,6 +57,7 @@ class WorkerRun:
         # only loads and encoders step aside
         self._turn = TurnClerk(turns, self._send)
         self._vigil = Vigil(settings.patience, self._silent)
+        self._joining = JoinWatch(settings.has_ended, self._rank_ended)
         self._relay = LogRelay(self.name, lambda: self.pid)
         self._last: LoadError | Closed | None = None
         self._loaded = self._closing = False
@@ -187,6 +189,8 @@ class WorkerRun:
             case to_daemon.Hello(theirs) if theirs != self._settings.protocol:
                 self._last = LoadError(LoadFailure.INTERNAL, "mlxd was changed while it ran: restart the daemon")
                 self._kill()
+            case to_daemon.RanksJoin(pids):
+                self._joining.watch(pids)
             case to_daemon.Failing(why):
                 self._lost = why
             case to_daemon.Opened():
@@ -203,9 +207,14 @@ class WorkerRun:
 
     def _silent(self, seconds: float) -> None:
         log.error("worker.silent", model=self.name, pid=self.pid, seconds=round(seconds, 1))
-        self._lost = f"it said nothing for {seconds:.0f} s, so it was killed"
+        what = "its ranks did not join each other" if self._joining.watches else "it said nothing"
+        self._lost = f"{what} for {seconds:.0f} s, so it was killed"
         if self._process is not None:
             self._process.kill_with_dump()
+
+    def _rank_ended(self, title: str) -> None:
+        self._lost = f"{title} is gone: it ended while all ranks joined each other"
+        self._kill()
 
     def _kill(self) -> None:
         if self._process is not None:
@@ -215,6 +224,7 @@ class WorkerRun:
         """The process is gone, and everything that it said was heard."""
         crash = self._crash(ending)
         self._vigil.stop()
+        self._joining.stop()
         self._turn.close()
         self._memory.close()
         self._relay.close()

@@ -15,7 +15,8 @@ from mlxd.engines.worker.protocol import protocol
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """Made at the daemon's start. `ceiling` gives the bytes that a process may use, `patience` the seconds for which
-    one may be silent, None for ever, `measure` the bytes of a process; `command` starts one. Images cross in files of
+    one may be silent, None for ever, `measure` the bytes of a process, `has_ended` whether one is gone, or dead and not
+    yet waited for; `command` starts one. Images cross in files of
     the folder `scratch`; each model keeps prompt prefixes in a folder of its own in `prefixes`.
     """
 
@@ -24,6 +25,7 @@ class WorkerSettings:
     ceiling: Callable[[], int | None] = lambda: None
     patience: Callable[[], float | None] = lambda: None
     measure: Callable[[int], int] = lambda _: 0
+    has_ended: Callable[[int], bool] = lambda _: False
     log_level: Callable[[], int] = lambda: logging.INFO
     command: Command = worker_command
     protocol: str = field(default_factory=protocol)
