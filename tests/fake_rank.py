@@ -88,9 +88,11 @@ def _hold_join(host: str) -> None:
     place = Place(prepare.shards, prepare.rank)
     pipe.send(Prepared(sameness(prepare.config.path), place.address))
     reach = next(order for order in orders if isinstance(order, Reach))
+    place.reach(reach.addresses)
+    place.be_reached()
+    place.leave()
     pipe.send(Reached())
     next(order for order in orders if isinstance(order, Join))
-    place.leave()
     address, _, port = reach.addresses[0].rpartition(":")
     while True:
         with contextlib.suppress(ConnectionRefusedError):

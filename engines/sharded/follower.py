@@ -95,9 +95,11 @@ class Follower:
             BlasShare(lambda: shards.here).look()
         addresses = self._expected(Reach).addresses
         place.reach(addresses)
+        place.be_reached()
+        # before anybody joins: who connected here then would wait for an answer for ever
+        place.leave()
         self._pipe.send(Reached())
         self._expected(Join)
-        place.leave()
         with backend.lane_scope():
             mirror = loading.load(prepare, addresses, self._pipe.send)
             self._follow(mirror, backend)
@@ -108,8 +110,8 @@ class Follower:
         said = str(error) if isinstance(error, LoadError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):  # rank 0 is gone
             self._pipe.send(Failed(reason, sayable(said)))
-            if not isinstance(error, LoadError):
-                traceback.print_exception(error)
+            # rank 0 hears of nothing while it joins
+            traceback.print_exception(error)
 
     def _expected(self, kind: type[Kind]) -> Kind:
         """The next order, which is one of this kind; or the last one."""

@@ -51,6 +51,8 @@ class Place:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         host = shards.hosts[rank].addresses[0]
         try:
+            # what was connected here must not keep MLX from the port
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind((host, 0))
             self._socket.listen()
         except OSError as error:
@@ -68,6 +70,20 @@ class Place:
         except OSError as error:
             there = f"{self._shards.title(following)} at {host}"
             message = f"{self._shards.title(self._rank)} cannot reach {there}: {error.strerror or error}"
+            raise LoadError(LoadFailure.STALLED, message) from error
+
+    def be_reached(self) -> None:
+        """Wait until the rank before this one has connected. Raises LoadError."""
+        self._socket.settimeout(self._shards.start_patience)
+        try:
+            reached, _ = self._socket.accept()
+            with reached:
+                # closed by the other end first, it leaves nothing at this port
+                reached.settimeout(REACHING)
+                reached.recv(1)
+        except OSError as error:
+            before = self._shards.title((self._rank - 1) % self._shards.size)
+            message = f"{before} did not connect to {self._shards.title(self._rank)}: {error.strerror or error}"
             raise LoadError(LoadFailure.STALLED, message) from error
 
     def leave(self) -> None:

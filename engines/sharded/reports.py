@@ -16,7 +16,7 @@ class Prepared(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Reached(msgspec.Struct, array_like=True, tag=6, frozen=True):
-    """The rank has reached the next one."""
+    """The rank has reached the next one, was reached by the one before it, and has left its place to MLX."""
 
 
 class Failed(msgspec.Struct, array_like=True, tag=2, frozen=True):
