@@ -111,7 +111,9 @@ class Follower:
         with contextlib.suppress(OSError):  # rank 0 is gone
             self._pipe.send(Failed(reason, sayable(said)))
             # rank 0 hears of nothing while it joins
-            traceback.print_exception(error)
+            sys.stderr.write(f"{said}\n")
+            if not isinstance(error, LoadError):
+                traceback.print_exception(error)
 
     def _expected(self, kind: type[Kind]) -> Kind:
         """The next order, which is one of this kind; or the last one."""
