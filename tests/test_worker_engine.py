@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from embedding_harness import ask as ask_encoder
-from engine_harness import lane_pool, until_idle
+from engine_harness import lane_pool
 from msgspec import structs
 from structlog.testing import capture_logs
 from tiny_encoders import build_encoder
@@ -115,7 +115,9 @@ async def answers_on(host: EngineHost, model: Path) -> list[Any]:
         said.append(await answer(engine, await request_of(engine, chats[0], sampling=guided, chat=ChatFormat())))
         tokens = {each.token for output in said for each in output.logprobs}
         said.append({token: engine.tokenizer.token_bytes(token) for token in sorted(tokens)})
-        await until_idle(engine)
+        generated = sum(each.usage.completion_tokens for each in said if isinstance(each, RequestOutput))
+        # a process tells of its books now and then
+        await until(lambda: engine.stats().completion_tokens == generated)
         stats = engine.stats()
         said.append((stats.prompt_tokens, stats.completion_tokens, stats.cached_tokens, engine.info))
         said.append(await on_thread(facts, engine))
