@@ -40,7 +40,7 @@ def main(host: str, command: str) -> None:
             os.execvp("unshare", ["unshare", "-m", "sh", "-c", hidden])
         case "breaks":
             _break_later()
-        case "dies-joining" | "never-joins":
+        case "dies-joining" | "never-joins" | "waits" | "stays":
             _hold_join(host)
         case "dies-second" | "fails-first":
             _be_lost(host)
@@ -80,7 +80,9 @@ def _answer(host: str) -> None:
 
 
 def _hold_join(host: str) -> None:
-    """One that has a part of rank 0's MLX join it, so that it holds its interpreter, and then nothing more."""
+    """One that waits when it is told to join, `stays` even when it is told to leave; the others connect, so that rank
+    0's MLX waits for them too, and do no more.
+    """
     pipe = Pipe(0, 1, Order)
     orders = pipe.receive()
     prepare = next(orders)
@@ -93,16 +95,21 @@ def _hold_join(host: str) -> None:
     place.leave()
     pipe.send(Reached())
     next(order for order in orders if isinstance(order, Join))
-    address, _, port = reach.addresses[0].rpartition(":")
+    if host == "stays":
+        threading.Event().wait()
+    with contextlib.nullcontext() if host == "waits" else _joined(reach.addresses[0]):
+        if host == "dies-joining":
+            os.kill(os.getpid(), signal.SIGKILL)
+        for _ in orders:
+            pass
+
+
+def _joined(there: str) -> socket.socket:
+    """A connection to a rank, whose MLX listens from some moment on."""
+    address, _, port = there.rpartition(":")
     while True:
         with contextlib.suppress(ConnectionRefusedError):
-            joined = socket.create_connection((address, int(port)))
-            break
-    if host == "dies-joining":
-        os.kill(os.getpid(), signal.SIGKILL)
-    for _ in orders:
-        pass
-    joined.close()
+            return socket.create_connection((address, int(port)))
 
 
 def _be_lost(host: str) -> None:
@@ -110,8 +117,7 @@ def _be_lost(host: str) -> None:
     pipe = Pipe(0, 1, Order)
     orders = pipe.receive()
     pipe.send(Loaded(0))
-    while not isinstance(next(orders), Join):
-        pass
+    next(order for order in orders if isinstance(order, Join))
     if host == "fails-first":
         pipe.send(Failed("internal", "the connection to a peer was lost"))
     with Path(os.environ["FAILED"]).open("w" if host == "fails-first" else "r"):

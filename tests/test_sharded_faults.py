@@ -21,8 +21,11 @@ from worker_harness import asked, children, pid_of, read, send, until, worker_en
 
 from mlxd.daemon.settings import ResidencySettings
 from mlxd.engines.errors import EngineClosed, EngineCrashed, EngineDead, LoadError, LoadFailure, PrefillMemoryExceeded
-from mlxd.engines.sharded.orders import Join
+from mlxd.engines.sharded.orders import Join, Prepare, Reach
+from mlxd.engines.sharded.rank import Rank
 from mlxd.engines.sharded.ranks import Ranks
+from mlxd.engines.sharded.rendezvous import Place
+from mlxd.engines.sharded.reports import Reached
 from mlxd.engines.shards import RankLost, ShardHost, Shards
 from mlxd.engines.types import EngineConfig, RequestState, SamplingParams
 from mlxd.memory.probe import has_ended as is_dead
@@ -147,6 +150,38 @@ async def test_a_rank_that_never_joins_is_given_up(tmp_path):
             await engine.load()
         assert await engine.close(EngineClosed("over"), 5)
         assert children() == []
+
+
+async def test_why_rank_0_cannot_join_is_told_although_the_others_end_then(tmp_path):
+    async with worker_pool(tmp_path) as workers:
+        # one has ended while the other still takes its time
+        hosts = (*remote("waits").hosts, remote("stays").hosts[1])
+        engine = worker_engine(TWO.folder, workers, shards=replace(remote("waits"), hosts=hosts, backend="nccl"))
+        with pytest.raises(LoadError, match="rank 0 on localhost cannot join the others by nccl: Cannot initialize"):
+            await engine.load()
+        assert await engine.close(EngineClosed("over"), 5)
+        assert children() == []
+
+
+def test_a_rank_that_waits_for_others_to_join_ends_by_itself():
+    """MLX holds its interpreter: it cannot even notice that rank 0 is gone."""
+    shards = replace(TWO.shards, hosts=remote("studio").hosts, shell=SHELL, python=sys.executable, start_patience=1.0)
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    rank = Rank(shards, 1, lambda _, report: told.put(report), told.put)
+    place = Place(shards, 0)
+    try:
+        rank.tell(Prepare(1, EngineConfig("m", TWO.folder, 100), shards))
+        addresses = [place.address, told.get(timeout=30).address]
+        rank.tell(Reach(addresses))
+        place.reach(addresses)
+        assert told.get(timeout=30) == Reached()
+        rank.tell(Join())
+        assert told.get(timeout=10) is rank
+        # as a shell says it, and as it is
+        assert rank.why() in ("its process ended with exit code 142", "its process was killed by SIGALRM")
+    finally:
+        place.leave()
+        rank.end()
 
 
 async def test_a_rank_that_is_stopped_while_nobody_asks_is_noticed(tmp_path):

@@ -36,8 +36,11 @@ def _load(config: EngineConfig, shards: Shards, ranks: Ranks, watch: LoadWatch, 
     ranks.start()
     addresses = ranks.meet(watch.cancelled)
     watch.others(Joining(ranks.pids))
-    group = join(shards, 0, addresses)
-    watch.others(Joining({}))
+    try:
+        group = join(shards, 0, addresses)
+    finally:
+        # the others may end from here on, told to or not
+        watch.others(Joining({}))
 
     so_far = _SoFar(ranks, watch)
     cut = partial(split, shards=shards, group=group, path=config.path)

@@ -213,7 +213,7 @@ class WorkerRun:
             self._process.kill_with_dump()
 
     def _rank_ended(self, title: str) -> None:
-        self._lost = f"{title} is gone: it ended while all ranks joined each other"
+        self._lost = self._lost or f"{title} is gone: it ended while all ranks joined each other"
         self._kill()
 
     def _kill(self) -> None:
