@@ -19,6 +19,8 @@ from soak_daemon import DISK, NAMES
 from soak_operators import workers
 from soak_tally import Tally
 
+from mlxd.memory.probe import has_ended
+
 # Seconds for what ends behind the last request: killed processes, connections.
 SETTLE = 20.0
 # Growth that is none, from the first third of the looks to the last: files, threads and tasks that come and go by
@@ -103,7 +105,7 @@ async def at_rest(running: Daemon, tally: Tally, seen: set[psutil.Process]) -> L
 
 def running_of(seen: set[psutil.Process]) -> list[psutil.Process]:
     """Those that run; the machine's first process may be slow to collect a dead one."""
-    return [one for one in seen if one.is_running() and state_of(one) not in ("gone", psutil.STATUS_ZOMBIE)]
+    return [one for one in seen if one.is_running() and not has_ended(one.pid)]
 
 
 def check_state_dir(state: Path, tally: Tally) -> None:

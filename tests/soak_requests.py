@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from daemon_process import Api, chat_body
 from guides import PERSON, is_person
-from soak_daemon import CALL, PASSING, RECITED, TEXTS
+from soak_daemon import CALL, PASSING, RECITED, SPLIT, TEXTS
 from soak_tally import Tally, Wrong, code_of
 
 CHAT = "/v1/chat/completions"
@@ -83,7 +83,7 @@ class Visitor:
             case "stop":
                 return "stop", chat_body(model, text, max_tokens=100, stop=["e", " see"]), ()
             case "form":
-                model = dice.choice(["one", "three", "split"])
+                model = dice.choice(["one", "three", SPLIT])
                 return "form", chat_body(model, text, max_tokens=200, response_format=FORM), ()
             case "logprobs":
                 return "logprobs", chat_body(model, text, max_tokens=20, logprobs=True, top_logprobs=3), ()

@@ -107,6 +107,13 @@ def test_ranks_reach_each_other_before_mlx_waits_for_them():
         Place(Shards((ShardHost("x", addresses=("192.0.2.1",)), shards.hosts[0])), 0)
 
 
+def test_a_rank_that_nobody_reaches_says_who_did_not():
+    place = Place(resolved(Shards((ShardHost("localhost"), ShardHost("localhost")), start_patience=0.05)), 1)
+    with pytest.raises(LoadError, match="rank 0 on localhost did not connect to rank 1 on localhost: timed out"):
+        place.be_reached()
+    place.leave()
+
+
 def test_a_rank_of_another_host_is_one_command_for_its_shell():
     shards = Shards(STUDIOS, shell=("ssh", "-p", "2222"), python="/opt/my python/bin/python", module="m.rank")
     *shell, host, line = command(shards, 1)

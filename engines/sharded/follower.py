@@ -93,13 +93,7 @@ class Follower:
         backend, loading = mlx_backend(), importlib.import_module("mlxd.engines.sharded.follower_load")
         if shards.hosts[rank].here:
             BlasShare(lambda: shards.here).look()
-        addresses = self._expected(Reach).addresses
-        place.reach(addresses)
-        place.be_reached()
-        # before anybody joins: who connected here then would wait for an answer for ever
-        place.leave()
-        self._pipe.send(Reached())
-        self._expected(Join)
+        addresses = self._meet(place)
         with backend.lane_scope():
             mirror = loading.load(prepare, addresses, self._pipe.send)
             self._follow(mirror, backend)
@@ -114,6 +108,17 @@ class Follower:
             sys.stderr.write(f"{said}\n")
             if not isinstance(error, LoadError):
                 traceback.print_exception(error)
+
+    def _meet(self, place: Place) -> list[str]:
+        """See that the others can be reached; the addresses of all, once they may be joined. Raises LoadError."""
+        addresses = self._expected(Reach).addresses
+        place.reach(addresses)
+        place.be_reached()
+        # before anybody joins: who connected here then would wait for an answer for ever
+        place.leave()
+        self._pipe.send(Reached())
+        self._expected(Join)
+        return addresses
 
     def _expected(self, kind: type[Kind]) -> Kind:
         """The next order, which is one of this kind; or the last one."""

@@ -152,16 +152,16 @@ class StepsHeld(msgspec.Struct, array_like=True, tag=18, frozen=True):
     ended: bool
 
 
-class RanksJoin(msgspec.Struct, array_like=True, tag=20, frozen=True):
-    """See Joining. Whatever becomes of the others, the worker cannot notice it, nor say anything."""
-
-    pids: dict[str, int]
-
-
 class Failing(msgspec.Struct, array_like=True, tag=19, frozen=True):
     """Why the worker ends now, for whoever waits for anything of it."""
 
     why: str
+
+
+class RanksJoin(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """See Joining. Whatever becomes of the others, the worker cannot notice it, nor say anything."""
+
+    pids: dict[str, int]
 
 
 ToDaemon = (

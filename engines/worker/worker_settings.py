@@ -16,8 +16,8 @@ from mlxd.engines.worker.protocol import protocol
 class WorkerSettings:
     """Made at the daemon's start. `ceiling` gives the bytes that a process may use, `patience` the seconds for which
     one may be silent, None for ever, `measure` the bytes of a process, `has_ended` whether one is gone, or dead and not
-    yet waited for; `command` starts one. Images cross in files of
-    the folder `scratch`; each model keeps prompt prefixes in a folder of its own in `prefixes`.
+    yet waited for; `command` starts one. Images cross in files of the folder `scratch`; each model keeps prompt
+    prefixes in a folder of its own in `prefixes`.
     """
 
     scratch: Path
