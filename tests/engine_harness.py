@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -61,6 +62,11 @@ async def until_idle(engine: EngineCore, within: float = 10.0) -> None:
     async with asyncio.timeout(within):
         while engine.stats().running or engine.stats().waiting:
             await asyncio.sleep(0.005)
+
+
+async def at_rest(engine: EngineCore) -> None:
+    """Wait until the lane is done with what has ended: readers are told before prompts are kept and memory freed."""
+    await engine.trim_prefix_cache(sys.maxsize)
 
 
 async def until_live(engine: EngineCore, count: int, within: float = 10.0) -> None:

@@ -5,7 +5,18 @@ import threading
 from dataclasses import replace
 
 import pytest
-from engine_harness import GREEDY, answer, chat, collect, engine_on, lane_pool, until_idle, until_live, until_state
+from engine_harness import (
+    GREEDY,
+    answer,
+    at_rest,
+    chat,
+    collect,
+    engine_on,
+    lane_pool,
+    until_idle,
+    until_live,
+    until_state,
+)
 
 from mlxd.engines.core import EngineCore, EngineState
 from mlxd.engines.errors import (
@@ -350,7 +361,7 @@ async def test_reclaiming_empties_mlx_buffer_cache_while_engines_go_on(engine, l
     running = asyncio.create_task(answer(engine, "go on"))
     await lanes.reclaim()
     assert await running == await answer(engine, "go on")
-    await until_idle(engine)
+    await at_rest(engine)
     await lanes.reclaim()
     assert mx.get_cache_memory() == 0
 

@@ -10,7 +10,7 @@ from itertools import count
 
 import mlx.core as mx
 import pytest
-from engine_harness import engine_on, lane_pool, until_idle
+from engine_harness import at_rest, engine_on, lane_pool, until_idle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +129,7 @@ class Alone:
             request = Request(f"a{next(self._numbers)}", PROMPTS[visit.prompt], visit.sampling)
             async with self._engine.generate(request) as stream:
                 outputs = [output async for output in stream]
+            await at_rest(self._engine)
             last = outputs[-1]
             text = "".join(output.text for output in outputs)
             self._known[key] = (text, last.finish_reason, last.usage.completion_tokens)

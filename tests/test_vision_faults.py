@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from engine_harness import engine_on, lane_pool, until_idle
+from engine_harness import at_rest, engine_on, lane_pool
 from tiny_vision import png, tiny_vision_model
 from vision_harness import EXACT, ask, outputs_of, request, tokens_in, user, watched_encodings
 
@@ -49,7 +49,7 @@ def running(lanes, **options):
 async def test_a_step_that_fails_while_an_image_is_half_encoded_drops_both_rows_and_no_more(engine, monkeypatch):
     monkeypatch.setattr(vision_runner, "STRETCH", 0.0)
     wanted = await ask(engine, user(FIRST, QUESTION))
-    await until_idle(engine)
+    await at_rest(engine)
     before, step, begun = mx.get_active_memory(), VisionLanguage.__call__, []
 
     def failing(model, *arguments, **options):
@@ -70,7 +70,7 @@ async def test_a_step_that_fails_while_an_image_is_half_encoded_drops_both_rows_
                     pass
         # not to its end: the second image was never begun
         assert len(encodings) == 1
-    await until_idle(engine)
+    await at_rest(engine)
     assert mx.get_active_memory() <= before + 4096
     assert await ask(engine, user(FIRST, QUESTION)) == wanted
 
