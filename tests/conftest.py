@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -32,6 +33,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     if item.get_closest_marker("virtual_time") is not None:
         return {"virtual": VirtualLoop}
     return {"real": asyncio.new_event_loop}
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C, and children with us: what a script runs in the background was started with it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:
