@@ -56,7 +56,7 @@ class MlxBackend:
             with mx.stream(self._stream):
                 yield
         finally:
-            mx.synchronize()
+            _finish_queued()
             mx.clear_streams()
 
     @property
@@ -110,9 +110,17 @@ class MlxBackend:
     def reclaim(self) -> None:
         """Collect garbage, empty MLX's buffer cache and hand free pages back to the system."""
         gc.collect()
-        mx.synchronize()
+        _finish_queued()
         mx.clear_cache()
         self._allocator.trim()
+
+
+def _finish_queued() -> None:
+    """Wait for the stream. What is queued by now is of rows that are gone: only the log is told that it failed."""
+    try:
+        mx.synchronize()
+    except RuntimeError as error:
+        log.warning("mlx.queued_work_failed", reason=str(error))
 
 
 def _load_vision(config: EngineConfig, watch: LoadWatch, stream: Any, disk: PrefixDisk | None) -> ModelRunner:

@@ -17,6 +17,7 @@ from engine_harness import (
     until_live,
     until_state,
 )
+from structlog.testing import capture_logs
 
 from mlxd.engines.core import EngineCore, EngineState
 from mlxd.engines.errors import (
@@ -364,6 +365,24 @@ async def test_reclaiming_empties_mlx_buffer_cache_while_engines_go_on(engine, l
     await at_rest(engine)
     await lanes.reclaim()
     assert mx.get_cache_memory() == 0
+
+
+async def test_memory_is_given_back_though_work_that_was_queued_fails(engine, lanes, monkeypatch):
+    import mlx.core as mx
+
+    def fails() -> None:
+        raise RuntimeError("[ring] connection to a peer was lost")
+
+    await answer(engine, "fill the cache")
+    await at_rest(engine)
+    mx.eval(mx.zeros((1024, 1024)))
+    assert mx.get_cache_memory() > 0
+    with monkeypatch.context() as patched, capture_logs() as logged:
+        patched.setattr(mx, "synchronize", fails)
+        await lanes.reclaim()
+    assert mx.get_cache_memory() == 0
+    assert "[ring] connection to a peer was lost" in {one.get("reason") for one in logged}
+    assert await answer(engine, "go on")
 
 
 async def test_reclaiming_before_a_first_load_imports_nothing(lanes):
